@@ -132,6 +132,28 @@ fn a_named_profile_holds_for_the_task_and_its_execs() {
     host.assert_nothing_left();
 }
 
+#[test]
+fn a_task_of_nomads_has_the_profile_that_its_job_names() {
+    if !is_in_use() {
+        return;
+    }
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let name = format!("bowline-nomad-{}", std::process::id());
+    let text = format!("profile {name} flags=(attach_disconnected) {{\n  file,\n  signal,\n}}\n");
+    let loaded = Loaded::new(&host, &name, &text);
+    let task = plugin.task(&format!("{OWN}; exec sleep 1000")).config("apparmor", name.as_str()).start();
+    task.out().wait_for(&format!("{name} (enforce)\n"));
+    let (said, _) = plugin.exec(&task, OWN, "10s").expect("it runs");
+    assert_eq!(said, format!("{name} (enforce)\n"));
+    plugin.destroy_by_force(&task);
+    drop(loaded);
+    plugin.task("true").config("apparmor", name.as_str()).assert_refused(&["config.apparmor", "not loaded"]);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
 const MAPPED: &str = "uid_mappings = [{ container = 0, host = 100000, size = 65536 }]\n\
     gid_mappings = [{ container = 0, host = 100000, size = 65536 }]\n";
 

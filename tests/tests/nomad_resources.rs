@@ -184,6 +184,23 @@ fn a_task_is_slowed_down_beyond_memory_high() {
 }
 
 #[test]
+fn swap_counts_beyond_the_memory_and_there_is_none_by_default() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    for (swap, v1, v2) in [(None, "67108864", "0"), (Some("16M"), "83886080", "16777216")] {
+        let build = plugin.task(IDLE).memory(64, 0);
+        let build = swap.into_iter().fold(build, |build, swap| build.config("memory_swap", swap));
+        let task = build.start();
+        let found = read(&host, &task, "memory", "memory.memsw.limit_in_bytes", "memory.swap.max");
+        assert_eq!(found, if only_v2() { v2 } else { v1 }, "{swap:?}");
+        end(&plugin, &task);
+    }
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_task_that_ran_out_of_memory_is_told_from_one_that_was_killed() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };

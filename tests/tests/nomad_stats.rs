@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
 use bowline_tests::harness::nomad::{Launch, driver};
-use bowline_tests::harness::{only_v2, write_program};
+use bowline_tests::harness::{binary, only_v2, write_program};
 use serde_json::{Value, json};
 
 const BUSY: &str = "(while :; do :; done) & echo ready; wait";
@@ -167,11 +167,21 @@ fn a_node_without_the_shim_is_unhealthy_and_says_how_to_fix_it() {
     let empty = host.work().join("empty");
     std::fs::create_dir(&empty).expect("the work folder is writable");
     let plugin = agent.launch_with(json!({"bin_dir": empty}));
-    let first = plugin.fingerprint().next().expect("at once");
+    let stream = plugin.fingerprint();
+    let first = stream.next().expect("at once");
     assert_eq!(first["health"], "UNHEALTHY", "{first}");
     let said = first["health_description"].as_str().expect("text");
     assert!(said.contains("bowline-shim") && said.contains("bin_dir"), "{said}");
     plugin.task("true").assert_refused(&["bowline-shim"]);
+    // Once that is done, the same stream says so.
+    for name in ["bowline", "bowline-shim", "bowline-init"] {
+        std::os::unix::fs::symlink(binary(name), empty.join(name)).expect("the folder is ours");
+    }
+    let fixed = stream.next().expect("it lasts");
+    assert_eq!(fixed["health"], "HEALTHY", "{fixed}");
+    let task = plugin.task("true").start();
+    plugin.wait(&task).assert_code(0);
+    plugin.destroy(&task);
     plugin.kill();
     host.assert_nothing_left();
 }
@@ -222,7 +232,9 @@ fn bowline_sees_the_tasks_of_nomad_by_their_job() {
         assert_eq!(&labels[label], value, "{label} in {rows}");
     }
     let id = rows[0]["id"].as_str().expect("text");
-    host.bowline(["explain", id]).assert_code(0);
+    let explained = host.bowline(["explain", id]).assert_code(0).out();
+    let job = format!("job={}", message["job_name"].as_str().expect("text"));
+    assert!(explained.lines().any(|line| line.starts_with("labels ") && line.contains(&job)), "{explained}");
     let metrics = host.bowline(["metrics", "--once"]).assert_code(0).out();
     let told = metrics.lines().find(|line| line.starts_with("bowline_task_nomad_info{"));
     let told = told.unwrap_or_else(|| panic!("{metrics}"));

@@ -151,6 +151,64 @@ fn capabilities_are_added_and_dropped_within_what_the_agent_allows() {
 }
 
 #[test]
+fn what_a_user_keeps_is_what_was_added_or_what_the_job_names() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let kept = |ambient: Option<&[&str]>| {
+        let build = plugin.task("grep CapAmb /proc/self/status | cut -f2").field("user", "daemon");
+        let build = build.config("cap_add", json!(["CHOWN", "KILL"]));
+        said(&plugin, ambient.into_iter().fold(build, |build, names| build.config("cap_ambient", json!(names))))
+    };
+    assert_eq!(kept(None), "0000000000000021\n");
+    assert_eq!(kept(Some(&["KILL"])), "0000000000000020\n");
+    assert_eq!(kept(Some(&[])), "0000000000000000\n");
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn filter_and_set_user_id_are_as_the_job_says_where_the_agent_allows_it() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch_with(json!({"allow_privileged": true, "allow_host_paths": true}));
+    let script = "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | cut -f2 | tr '\\n' ' '; mkdir /local/made 2>&1; true";
+    let look = || plugin.task(script);
+    assert_eq!(said(&plugin, look()), "1 2 ");
+    assert_eq!(said(&plugin, look().config("no_new_privs", false)), "0 2 ");
+    assert_eq!(said(&plugin, look().config("seccomp", "unconfined")), "1 0 ");
+    // EXDEV, which mkdir(2) never has.
+    let denied = json!([{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 18}]);
+    let profile = host.file("profile", &json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": denied}).to_string());
+    let out = said(&plugin, look().config("seccomp", json!(profile)));
+    assert!(out.starts_with("1 2 ") && out.contains("cross-device"), "{out}");
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_of_the_job_hears_of_later_ones_where_it_says_so() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch_with(json!({"allow_host_paths": true}));
+    let shared = host.tmpfs("shared", "size=64k");
+    rustix::mount::mount_change(shared.path(), rustix::mount::MountPropagationFlags::SHARED).expect("root may");
+    let look = |propagation: Option<&str>| {
+        let mut mount = json!({"source": shared.path(), "target": "/srv"});
+        if let Some(propagation) = propagation {
+            mount["propagation"] = json!(propagation);
+        }
+        let script = "grep ' /srv ' /proc/self/mountinfo | grep -oE '(master|shared):' || echo private";
+        said(&plugin, plugin.task(script).config("mount", json!([mount])))
+    };
+    assert_eq!(look(None), "private\n");
+    assert_eq!(look(Some("rslave")), "master:\n");
+    drop(shared);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn pid_and_ipc_are_private_unless_the_agent_allows_the_hosts() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };

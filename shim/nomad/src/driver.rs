@@ -32,7 +32,7 @@ const API: &str = "v0.1.0";
 const NO_SIGNAL: &str = "SIGNULL";
 
 /// How often the node is looked at: what changes there is files, in folders that may not exist yet.
-const LOOK: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_secs(10);
 
 /// The shortest time between two readings of a task, and the time where Nomad asks for none.
 const SHORTEST: Duration = Duration::from_millis(100);

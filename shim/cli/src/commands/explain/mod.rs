@@ -14,6 +14,7 @@ mod running;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
@@ -45,6 +46,9 @@ struct Explanation {
     status: String,
     /// The status as a sentence.
     summary: String,
+    /// Those of the description: whose task it is, where a manager has it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
     /// What was found, most important first.
     findings: Vec<Finding>,
 }
@@ -137,7 +141,8 @@ fn explain(id: &TaskId, facts: &Facts, now: Timestamp) -> Explanation {
         None => running::findings(facts),
     };
     findings.sort_by_key(|finding| finding.severity);
-    Explanation { id: id.clone(), status: facts.status.clone(), summary: summary(id, facts, now), findings }
+    let labels = facts.task.as_ref().map(|task| task.labels.clone()).unwrap_or_default();
+    Explanation { id: id.clone(), status: facts.status.clone(), summary: summary(id, facts, now), labels, findings }
 }
 
 fn summary(id: &TaskId, facts: &Facts, now: Timestamp) -> String {
@@ -170,7 +175,14 @@ fn lines(explanation: &Explanation) -> Vec<String> {
             Severity::Warning => colour::HINT,
             Severity::Note => Style::new(),
         };
-        format!("{style}{:<7}{style:#}  {}", finding.severity.as_str(), finding.sentence)
+        line(style, finding.severity.as_str(), &finding.sentence)
     };
-    [explanation.summary.clone()].into_iter().chain(explanation.findings.iter().map(finding)).collect()
+    let labels: Vec<String> = explanation.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let labels = (!labels.is_empty()).then(|| line(Style::new(), "labels", &labels.join(", ")));
+    let findings = explanation.findings.iter().map(finding);
+    [explanation.summary.clone()].into_iter().chain(labels).chain(findings).collect()
+}
+
+fn line(style: Style, what: &str, said: &str) -> String {
+    format!("{style}{what:<7}{style:#}  {said}")
 }

@@ -7,13 +7,14 @@
 //!
 //! A configuration that needs nothing of this is parsed once, as ever. Must not: accept what is wrong.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_error::Result;
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capabilities, Capability, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
-use serde::Deserialize as _;
+use serde::Deserialize;
+use serde::de::value::StrDeserializer;
 use serde_json::{Value, json};
 
 use crate::oci::{self, Sent};
@@ -27,7 +28,16 @@ const SCHEDULER_FLAGS: [(&str, &str); 2] =
 /// # Errors
 /// As [`oci::parse`].
 pub fn spec(text: &[u8]) -> Result<Spec> {
-    parsed(text, |config: &mut Value| config.get_mut("process").is_some_and(adapt))
+    #[derive(Deserialize)]
+    struct Config {
+        process: Option<Named>,
+    }
+    let named = serde_json::from_slice(text).ok().and_then(|config: Config| config.process);
+    parsed(text, named, |config: &mut Value| {
+        let mut adapted = leave_out_empty(config, &["vm"]);
+        adapted |= config.get_mut("linux").is_some_and(|linux| leave_out_empty(linux, &["seccomp", "personality"]));
+        config.get_mut("process").is_some_and(adapt) || adapted
+    })
 }
 
 /// Parses the process of an exec.
@@ -35,21 +45,61 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
 /// # Errors
 /// As [`oci::parse`].
 pub fn process(text: &[u8]) -> Result<Process> {
-    parsed(text, adapt)
+    parsed(text, serde_json::from_slice(text).ok(), adapt)
+}
+
+/// The names of a process's capabilities, as they are written.
+#[derive(Deserialize)]
+struct Named {
+    capabilities: Option<BTreeMap<String, Option<Vec<String>>>>,
+}
+
+impl Named {
+    fn has_unknown(&self) -> bool {
+        self.capabilities.iter().flat_map(BTreeMap::values).flatten().flatten().any(|name| !is_known(name))
+    }
+}
+
+/// Whether the specification has a capability of this name. The library also knows others, such as `kill` and
+/// `cap_kill`.
+fn is_known(name: &str) -> bool {
+    let is_full = name.starts_with("CAP_") && !name.bytes().any(|byte| byte.is_ascii_lowercase());
+    is_full && Capability::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).is_ok()
 }
 
 /// Parses `text` as it is, or as `adapt` makes it. `adapt` returns whether it has changed anything.
-fn parsed<T: Sent>(text: &[u8], adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
-    oci::parse(text).or_else(|error| {
-        // This error says where in the text it is.
-        let Ok(mut value) = serde_json::from_slice(text) else { return Err(error) };
-        if adapt(&mut value) { oci::parse(value.to_string().as_bytes()) } else { Err(error) }
-    })
+fn parsed<T: Sent>(text: &[u8], named: Option<Named>, adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
+    let as_it_is = oci::parse(text);
+    if as_it_is.is_ok() && !named.is_some_and(|named| named.has_unknown()) {
+        return as_it_is;
+    }
+    // Its error says where in the text it is.
+    let Ok(mut value) = serde_json::from_slice(text) else { return as_it_is };
+    if adapt(&mut value) { oci::parse(value.to_string().as_bytes()) } else { as_it_is }
+}
+
+/// Takes the fields with these names out that are unset: Go writes a structure that is empty. Returns whether there were
+/// any.
+fn leave_out_empty(of: &mut Value, names: &[&str]) -> bool {
+    let Some(fields) = of.as_object_mut() else { return false };
+    let before = fields.len();
+    fields.retain(|name, value| !names.contains(&name.as_str()) || !value.is_object() || !is_empty(value));
+    fields.len() < before
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.values().all(is_empty),
+        Value::Array(items) => items.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Null => true,
+        Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 fn adapt(process: &mut Value) -> bool {
+    let mut adapted = leave_out_empty(process, &["scheduler"]);
     let Some(fields) = process.as_object_mut() else { return false };
-    let mut adapted = false;
     if fields.get("user").is_none_or(Value::is_null) {
         fields.insert("user".to_owned(), json!({ "uid": 0, "gid": 0 }));
         adapted = true;
@@ -58,7 +108,7 @@ fn adapt(process: &mut Value) -> bool {
     let mut unknown = BTreeSet::new();
     for set in sets.into_iter().flat_map(|sets| sets.values_mut()).filter_map(Value::as_array_mut) {
         set.retain(|name| {
-            let known = !name.is_string() || Capability::deserialize(name as &Value).is_ok();
+            let known = name.as_str().is_none_or(is_known);
             if !known {
                 unknown.extend(name.as_str().map(str::to_owned));
             }
@@ -136,6 +186,9 @@ mod tests {
         let capabilities = process.expect("a process").capabilities().clone().expect("some");
         assert_eq!(capabilities.bounding().iter().flatten().collect::<Vec<_>>(), [&Capability::Kill]);
         assert_eq!(capabilities.ambient().as_ref().map(|set| set.len()), Some(0));
+        let process = of(&json!({ "capabilities": { "bounding": ["CHOWN", "cap_kill", "Setuid", "CAP_kill"] } }));
+        let capabilities = process.expect("a process").capabilities().clone().expect("some");
+        assert_eq!(capabilities.bounding().as_ref().map(|set| set.len()), Some(0));
         assert!(of(&json!({ "capabilities": { "bounding": [1] } })).is_err());
     }
 

@@ -5,11 +5,12 @@
 //! for security modules, where nothing may be left to chance.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::{
-    Linux, LinuxDeviceType, LinuxIOPriority, LinuxNamespaceType, LinuxSchedulerPolicy, Process, Scheduler, Spec,
+    Linux, LinuxCpu, LinuxDeviceType, LinuxIOPriority, LinuxMemory, LinuxNamespaceType, LinuxResources,
+    LinuxSchedulerPolicy, Process, Scheduler, Spec,
 };
 
 use crate::lsm;
@@ -31,23 +32,28 @@ pub fn check(spec: &Spec) -> Result<()> {
         }
     }
     let others = [
-        ("solaris", spec.solaris().is_some()),
-        ("windows", spec.windows().is_some()),
+        ("solaris", spec.solaris().as_ref().is_some_and(|of| *of != Default::default())),
+        ("windows", spec.windows().as_ref().is_some_and(|of| *of != Default::default())),
         ("vm", spec.vm().is_some()),
-        ("zos", spec.zos().is_some()),
+        ("zos", spec.zos().as_ref().is_some_and(|of| *of != Default::default())),
     ];
     if let Some((name, _)) = others.into_iter().find(|(_, set)| *set) {
         return unsupported(&format!("{name}: a container of another platform"));
     }
+    if let Some(mount) = spec.mounts().iter().flatten().find(|mount| resolved(mount.destination()) == Path::new("/")) {
+        let at = mount.destination().display();
+        return Err(bad(format!("mounts: {at}: it would be mounted over the root, where nobody sees it")));
+    }
     let Some(linux) = spec.linux() else { return Ok(()) };
     check_namespaces(linux)?;
+    linux.resources().as_ref().map_or(Ok(()), check_resources)?;
     check_devices(spec, linux)?;
     if let Some(label) = linux.mount_label().as_deref().filter(|label| !label.is_empty()) {
         lsm::check_label("linux.mountLabel", label)?;
     }
     time_namespace::check(spec)?;
     memory_policy::check(spec)?;
-    if linux.intel_rdt().is_some() {
+    if linux.intel_rdt().as_ref().is_some_and(|of| *of != Default::default()) {
         return unsupported("linux.intelRdt");
     }
     if linux.net_devices().as_ref().is_some_and(|devices| !devices.is_empty()) {
@@ -57,7 +63,42 @@ pub fn check(spec: &Spec) -> Result<()> {
     if let Some(flag) = flags.and_then(|flags| flags.first()) {
         return Err(Error::new(Kind::BadSpec, format!("linux.personality: the flag {flag} is unknown")));
     }
-    linux.sysctl().iter().flatten().try_for_each(|(key, _)| sysctl(key, &private))
+    linux.sysctl().iter().flatten().try_for_each(|(key, _)| {
+        sysctl(key, &private)?;
+        match sysctl_path(key)?.as_str() {
+            "kernel/hostname" => Err(bad(format!("linux.sysctl: {key} is not allowed: name the host by hostname"))),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// `path` inside the root, without looking at any file.
+fn resolved(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => resolved.push(name),
+            Component::ParentDir => drop(resolved.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    resolved
+}
+
+/// Refuses limits that the kernel would change without a word.
+///
+/// # Errors
+/// `BadSpec` naming the field.
+pub fn check_resources(resources: &LinuxResources) -> Result<()> {
+    let shares = resources.cpu().as_ref().and_then(LinuxCpu::shares);
+    if let Some(shares) = shares.filter(|shares| *shares != 0 && !(2..=262_144).contains(shares)) {
+        return Err(bad(format!("linux.resources.cpu.shares: {shares} is not 2 to 262144")));
+    }
+    let swappiness = resources.memory().as_ref().and_then(LinuxMemory::swappiness);
+    if let Some(swappiness) = swappiness.filter(|swappiness| *swappiness > 100) {
+        return Err(bad(format!("linux.resources.memory.swappiness: {swappiness} is not 0 to 100")));
+    }
+    Ok(())
 }
 
 /// Like [`check`], for the configuration of one process, such as an exec.
@@ -71,6 +112,12 @@ pub fn check_process(process: &Process) -> Result<()> {
             let message = format!("process.{name} is for Windows and not supported");
             return Err(Error::new(Kind::Unsupported, message));
         }
+    }
+    let user = process.user();
+    let ids = [("uid", user.uid()), ("gid", user.gid())].into_iter();
+    let more = user.additional_gids().iter().flatten().map(|gid| ("additionalGids", *gid));
+    if let Some((name, id)) = ids.chain(more).find(|(_, id)| i32::try_from(*id).is_err()) {
+        return Err(bad(format!("process.user.{name}: {id} is not 0 to {}", i32::MAX)));
     }
     let most = u64::from(u16::MAX);
     if let Some(size) = process.console_size().filter(|size| size.height() > most || size.width() > most) {
@@ -143,6 +190,10 @@ fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
     let devices = linux.devices().as_deref().unwrap_or_default();
     if let Some(device) = devices.iter().find(|device| device.typ() == LinuxDeviceType::A) {
         return Err(bad(format!("linux.devices: {}: the type has to be c, u, b or p", device.path().display())));
+    }
+    if let Some(device) = devices.iter().find(|device| device.path().components().any(|part| part == Component::ParentDir))
+    {
+        return Err(bad(format!("linux.devices: {}: write the path without `..`", device.path().display())));
     }
     let at_dev = spec.mounts().iter().flatten().filter(|mount| mount.destination() == Path::new("/dev"));
     // A tmpfs counts though it is mounted anew, or something is mounted over it.

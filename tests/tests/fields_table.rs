@@ -102,10 +102,10 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["linux.personality.domain"], Effect { what: "in `uname -m`", tests: &["fields_effect::a_personality_is_another_machine"] }),
     (&["linux.personality.flags"], Refused { at: "linux.personality", value: r#"{"domain":"LINUX","flags":["ADDR_NO_RANDOMIZE"]}"#, why: "the specification defines none" }),
     (&["linux.timeOffsets.boottime.secs", "linux.timeOffsets.boottime.nanosecs", "linux.timeOffsets.monotonic.secs", "linux.timeOffsets.monotonic.nanosecs"], Effect { what: "in `/proc/self/timens_offsets`; refused without a new time namespace", tests: &["fields_effect::clocks_of_a_time_namespace_are_as_far_ahead_as_the_configuration_says", "fields::what_runc_refuses_is_refused_too_and_named"] }),
-    (&["solaris"], Refused { at: "solaris", value: r#"{}"#, why: "it is another platform" }),
+    (&["solaris"], Refused { at: "solaris", value: r#"{"milestone":"x"}"#, why: "it is another platform" }),
     (&["windows"], Refused { at: "windows", value: r#"{"layerFolders":["x"]}"#, why: "it is another platform" }),
     (&["vm"], Refused { at: "vm", value: r#"{"kernel":{"path":"/x"}}"#, why: "it is another platform" }),
-    (&["zos"], Refused { at: "zos", value: r#"{}"#, why: "it is another platform" }),
+    (&["zos"], Refused { at: "zos", value: r#"{"namespaces":[{"type":"pid"}]}"#, why: "it is another platform" }),
     (&["freebsd"], Nothing { why: "logged, as any field that is unknown", tests: &["fields::what_has_no_effect_is_in_the_log"] }),];
 
 /// How many fields the schema has.

@@ -11,16 +11,16 @@ use std::collections::HashSet;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{Capability, LinuxCapabilities, LinuxCapabilitiesBuilder};
+use oci_spec::runtime::{Capability, LinuxCapabilities};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
 /// How many capabilities the kernel's sets have room for; it knows fewer.
 const MOST: u64 = 64;
 
-/// Takes the capabilities that the task may never have from the bounding set. Needs SETPCAP.
-pub fn bound(wanted: &LinuxCapabilities) -> Result<()> {
-    let kept = set(wanted.bounding().as_ref());
+/// Takes the capabilities that the task may never have from the bounding set: all, where none are wanted. Needs SETPCAP.
+pub fn bound(wanted: Option<&LinuxCapabilities>) -> Result<()> {
+    let kept = set(wanted.and_then(|wanted| wanted.bounding().as_ref()));
     for capability in (0..MOST).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
         if kept.contains(capability) {
             continue;
@@ -35,16 +35,16 @@ pub fn bound(wanted: &LinuxCapabilities) -> Result<()> {
     Ok(())
 }
 
-/// Gives the calling process the wanted sets, from the capabilities that it has.
+/// Gives the calling process the wanted sets, from the capabilities that it has; empty ones, where none are wanted.
 ///
 /// # Errors
 /// `Unsupported`, with the names of the wanted capabilities that this process lacks.
-pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
+pub fn apply(wanted: Option<&LinuxCapabilities>) -> Result<()> {
     let what = || "cannot set the task's capabilities";
     let sets = CapabilitySets {
-        effective: set(wanted.effective().as_ref()),
-        permitted: set(wanted.permitted().as_ref()),
-        inheritable: set(wanted.inheritable().as_ref()),
+        effective: set(wanted.and_then(|wanted| wanted.effective().as_ref())),
+        permitted: set(wanted.and_then(|wanted| wanted.permitted().as_ref())),
+        inheritable: set(wanted.and_then(|wanted| wanted.inheritable().as_ref())),
     };
     if let Err(errno) = thread::set_capabilities(None, sets) {
         let missing = missing(wanted);
@@ -58,7 +58,7 @@ pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
     thread::clear_ambient_capability_set().doing(Kind::Internal, what)?;
     // A capability that is not inheritable cannot be ambient (capabilities(7)), and every runtime leaves it out:
     // the usual example of a configuration has some.
-    let ambient = set(wanted.ambient().as_ref()) & sets.inheritable & sets.permitted;
+    let ambient = set(wanted.and_then(|wanted| wanted.ambient().as_ref())) & sets.inheritable & sets.permitted;
     for capability in ambient.iter() {
         thread::configure_capability_in_ambient_set(capability, true).doing(Kind::Internal, what)?;
     }
@@ -67,22 +67,14 @@ pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
 
 /// Takes all capabilities from the calling process permanently.
 pub fn give_up() -> Result<()> {
-    let none = LinuxCapabilitiesBuilder::default()
-        .bounding(HashSet::new())
-        .effective(HashSet::new())
-        .inheritable(HashSet::new())
-        .permitted(HashSet::new())
-        .ambient(HashSet::new())
-        .build();
-    let none = none.doing(Kind::Internal, || "cannot name no capabilities")?;
-    bound(&none)?;
-    apply(&none)
+    bound(None)?;
+    apply(None)
 }
 
 /// The names of the wanted capabilities that this process lacks.
-fn missing(wanted: &LinuxCapabilities) -> Vec<String> {
+fn missing(wanted: Option<&LinuxCapabilities>) -> Vec<String> {
     let ours = thread::capabilities(None).map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
-    let wanted = wanted.permitted().iter().flatten().filter(|c| !ours.contains(bit(c)));
+    let wanted = wanted.and_then(|wanted| wanted.permitted().as_ref()).into_iter().flatten().filter(|c| !ours.contains(bit(c)));
     let mut missing: Vec<String> = wanted.map(|c| c.to_cap().to_string()).collect();
     missing.sort();
     missing

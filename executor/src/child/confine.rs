@@ -67,12 +67,10 @@ pub fn execute(
 /// Becomes the process's user, with its capabilities.
 fn take_identity(process: &Process) -> Result<()> {
     let user = process.user();
-    if let Some(wanted) = process.capabilities() {
-        capabilities::bound(wanted)?;
-    }
+    capabilities::bound(process.capabilities().as_ref())?;
     let groups = user.additional_gids().as_deref().unwrap_or_default();
     set_ids(user.uid(), user.gid(), groups)?;
-    process.capabilities().as_ref().map_or(Ok(()), capabilities::apply)
+    capabilities::apply(process.capabilities().as_ref())
 }
 
 /// The workload, a child of the calling process by now, goes on as init would without the program: it leads a session,

@@ -181,11 +181,11 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     // Without a name, leave the namespace alone: it may be the host's.
     if let Some(hostname) = spec.hostname().as_ref().filter(|hostname| !hostname.is_empty()) {
         rustix::system::sethostname(hostname.as_bytes())
-            .doing(Kind::Internal, || format!("cannot set the hostname to {hostname}"))?;
+            .doing(Kind::BadSpec, || format!("hostname: cannot set it to {hostname}"))?;
     }
     if let Some(domain) = spec.domainname().as_ref().filter(|domain| !domain.is_empty()) {
         rustix::system::setdomainname(domain.as_bytes())
-            .doing(Kind::Internal, || format!("cannot set the domainname to {domain}"))?;
+            .doing(Kind::BadSpec, || format!("domainname: cannot set it to {domain}"))?;
     }
     let hooks = || {
         if container.has(Point::Prestart) || container.has(Point::CreateRuntime) {

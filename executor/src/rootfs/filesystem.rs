@@ -15,6 +15,18 @@ pub struct Filesystem<'a> {
     pub attributes: u64,
 }
 
+/// The error for a filesystem that the kernel did not make, with what the kernel `said` of it. A wrong option is the
+/// configuration's fault, or one that this kernel lacks.
+pub fn refused(kind: &str, errno: Errno, said: Option<String>) -> Error {
+    if errno == Errno::NODEV {
+        return no_filesystem(kind, errno);
+    }
+    let why = said.map_or_else(String::new, |said| format!(" ({said})"));
+    let of_options = matches!(errno, Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::NOSYS | Errno::OPNOTSUPP);
+    let fault = if of_options { Kind::Unsupported } else { Kind::Internal };
+    Error::new(fault, format!("cannot make a {kind} filesystem: {errno}{why}"))
+}
+
 /// The error for a type that this kernel lacks.
 pub fn no_filesystem(kind: &str, errno: Errno) -> Error {
     Error::new(Kind::Unsupported, format!("this kernel cannot open a filesystem of type {kind}: {errno}"))

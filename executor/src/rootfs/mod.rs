@@ -200,6 +200,7 @@ impl Filling<'_> {
     }
 
     fn put(&self, mount: &Mount, tree: &OwnedFd, target: &OwnedFd) -> Result<()> {
+        refuse_other_type(target, tree)?;
         refuse_proc(target, tree, mount)?;
         refuse_false_proc(tree, mount)?;
         self.sources.trees.attach(tree, target).doing(Kind::Internal, || "cannot attach it")
@@ -264,6 +265,17 @@ const REPLACEABLE: [&str; 10] = [
     "/proc/uptime",
     "/proc/sys/kernel/ns_last_pid",
 ];
+
+/// Refuses a folder over a file, and the reverse.
+fn refuse_other_type(target: &OwnedFd, tree: &OwnedFd) -> Result<()> {
+    let is_folder = |fd: &OwnedFd| file_type(fd).map(|kind| kind == FileType::Directory);
+    let is_folder = |fd| is_folder(fd).doing(Kind::Internal, || "cannot examine what is mounted");
+    match (is_folder(tree)?, is_folder(target)?) {
+        (true, false) => Err(Error::new(Kind::BadSpec, "its destination is a file: not a directory")),
+        (false, true) => Err(Error::new(Kind::BadSpec, "its source is a file and its destination a folder: not a directory")),
+        _ => Ok(()),
+    }
+}
 
 /// Refuses to mount over procfs, however the destination leads there: a false /proc/self/attr or /proc/sys would
 /// undo a protection. A whole procfs may be mounted over a whole one, because a root that was prepared for

@@ -18,7 +18,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, MountPropagationFlags};
 
-use super::filesystem::{Filesystem, no_filesystem};
+use super::filesystem::{Filesystem, refused};
 use super::handle::file_type;
 use super::options::{ATIME_FIELD, is_label};
 
@@ -85,11 +85,8 @@ impl Stage {
         flags |= remount_flags(0, attributes & !read_only, ATIME_FIELD);
         let name = self.spot(true).doing(Kind::Internal, what)?;
         let spot = self.open(&name).doing(Kind::Internal, what)?;
-        match mount::mount(source, at(spot.as_fd()), kind, flags, data.as_c_str()) {
-            Ok(()) => {}
-            Err(Errno::NODEV) => return Err(no_filesystem(kind, Errno::NODEV)),
-            Err(errno) => return Err(Error::new(Kind::Internal, format!("{}: {errno}", what()))),
-        }
+        mount::mount(source, at(spot.as_fd()), kind, flags, data.as_c_str())
+            .map_err(|errno| refused(kind, errno, None))?;
         let tree = self.open(&name).doing(Kind::Internal, what)?;
         if read_only != 0 {
             let change = MountAttributes { set: read_only, ..MountAttributes::default() };
@@ -121,10 +118,7 @@ pub fn mount_new(filesystem: &Filesystem<'_>, target: BorrowedFd<'_>) -> Result<
     let Filesystem { kind, source, attributes, .. } = *filesystem;
     let (data, flags) = data(filesystem)?;
     let flags = flags | remount_flags(0, attributes, ATIME_FIELD);
-    match mount::mount(source, at(target), kind, flags, data.as_c_str()) {
-        Err(Errno::NODEV) => Err(no_filesystem(kind, Errno::NODEV)),
-        done => done.doing(Kind::Internal, || format!("cannot mount a {kind} filesystem")),
-    }
+    mount::mount(source, at(target), kind, flags, data.as_c_str()).map_err(|errno| refused(kind, errno, None))
 }
 
 /// Gives the filesystem that is mounted at `target` other options, and its mount other attributes.

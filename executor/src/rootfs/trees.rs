@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use bowline_error::{Error, Kind, Result};
+use bowline_error::Result;
 use bowline_sys::{self as sys, MountAttributes};
 use rustix::fs::CWD;
 use rustix::mount::UnmountFlags;
 
-use super::filesystem::{Filesystem, no_filesystem};
+use super::filesystem::{Filesystem, no_filesystem, refused};
 use super::handle::open_path;
 use super::stage::{self, Stage};
 
@@ -100,10 +100,8 @@ fn make_detached(filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
     for (key, value) in data {
         outcome = outcome.and_then(|()| sys::fsconfig(&context, key, value.as_deref()));
     }
-    outcome.and_then(|()| sys::fsmount(&context, attributes)).map_err(|errno| {
-        let why = kernel_message(&context).map_or_else(String::new, |m| format!(" ({m})"));
-        Error::new(Kind::Internal, format!("cannot make a {kind} filesystem: {errno}{why}"))
-    })
+    let made = outcome.and_then(|()| sys::fsmount(&context, attributes));
+    made.map_err(|errno| refused(kind, errno, kernel_message(&context)))
 }
 
 /// The kernel's message about a filesystem that it refused to make.

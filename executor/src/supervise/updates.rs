@@ -12,7 +12,7 @@ use oci_spec::runtime::LinuxResources;
 use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::events::Event;
-use crate::{bundle, host, worker};
+use crate::{bundle, host, unsupported, worker};
 
 impl Supervisor {
     /// Changes a task's limits, and its sandbox's with them. Returns what that changes for the task besides, a sentence
@@ -62,6 +62,7 @@ impl Supervisor {
     pub async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;
+        unsupported::check_resources(changes)?;
         let mut changes = bundle::limits(changes.clone());
         // Managers send the rules of the configuration along, without the devices that every container has. Like
         // runc, leave those in effect alone.

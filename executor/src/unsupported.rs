@@ -191,7 +191,8 @@ fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
     if let Some(device) = devices.iter().find(|device| device.typ() == LinuxDeviceType::A) {
         return Err(bad(format!("linux.devices: {}: the type has to be c, u, b or p", device.path().display())));
     }
-    if let Some(device) = devices.iter().find(|device| device.path().components().any(|part| part == Component::ParentDir))
+    if let Some(device) =
+        devices.iter().find(|device| device.path().components().any(|part| part == Component::ParentDir))
     {
         return Err(bad(format!("linux.devices: {}: write the path without `..`", device.path().display())));
     }

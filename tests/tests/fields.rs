@@ -369,10 +369,22 @@ fn what_runc_refuses_is_refused_too_and_named() {
         ("hostname", json!("x".repeat(70)), "hostname"),
         ("mounts", mounts(json!({ "destination": "/", "type": "tmpfs", "source": "x" })), "mount"),
         ("mounts", mounts(json!({ "destination": "/tmp/..", "type": "tmpfs", "source": "x" })), "mount"),
-        ("mounts", mounts(json!({ "destination": "/tmp", "type": "tmpfs", "source": "x", "options": ["nope"] })), "tmpfs"),
+        (
+            "mounts",
+            mounts(json!({ "destination": "/tmp", "type": "tmpfs", "source": "x", "options": ["nope"] })),
+            "tmpfs",
+        ),
         ("mounts", mounts(json!({ "destination": "/bin/busybox", "type": "tmpfs", "source": "x" })), "not a directory"),
-        ("mounts", mounts(json!({ "destination": "/tmp", "source": "/etc/passwd", "options": ["bind"] })), "not a directory"),
-        ("mounts", mounts(json!({ "destination": "/bin/busybox", "source": "/usr", "options": ["bind"] })), "not a directory"),
+        (
+            "mounts",
+            mounts(json!({ "destination": "/tmp", "source": "/etc/passwd", "options": ["bind"] })),
+            "not a directory",
+        ),
+        (
+            "mounts",
+            mounts(json!({ "destination": "/bin/busybox", "source": "/usr", "options": ["bind"] })),
+            "not a directory",
+        ),
         ("process.cwd", json!("tmp"), "wd"),
         ("process.args", json!([]), "args"),
         ("process", Value::Null, "process"),
@@ -401,6 +413,27 @@ fn what_runc_refuses_is_refused_too_and_named() {
     assert_refused(&cases);
 }
 
+#[test]
+fn what_runc_knows_in_part_is_refused_by_name() {
+    if reference_fails("some it leaves out, some it refuses in other words") {
+        return;
+    }
+    let none: [&str; 0] = [];
+    let beyond = json!({ "bounding": ["CAP_KILL"], "permitted": none, "effective": ["CAP_KILL"] });
+    let bind = json!([{ "destination": "/tmp", "options": ["bind"] }]);
+    assert_refused(&[
+        ("process.env", json!(["x"]), "process.env"),
+        ("process.consoleSize", json!({ "height": 70_000, "width": 1 }), "process.consoleSize"),
+        ("process.capabilities", beyond, "process.capabilities.effective"),
+        ("process.rlimits", json!([{ "type": "RLIMIT_NOFILE", "hard": 1, "soft": 2 }]), "RLIMIT_NOFILE"),
+        ("process.execCPUAffinity", json!({ "initial": "x" }), "execCPUAffinity"),
+        ("linux.cgroupsPath", json!("/a/../b"), "/a/../b"),
+        ("hooks", json!({ "createRuntime": [{ "path": "x" }] }), "createRuntime hook"),
+        ("hooks", json!({ "createRuntime": [{ "path": "/x", "timeout": 0 }] }), "createRuntime hook"),
+        ("mounts", bind, "source"),
+    ]);
+}
+
 /// runc takes the path without `..`, which may lead anywhere.
 #[test]
 fn a_device_is_not_made_elsewhere() {
@@ -422,7 +455,8 @@ fn without_capabilities_a_container_has_none() {
 
 #[test]
 fn structures_of_nothing_are_unset() {
-    let mut fields = vec![("linux.intelRdt", json!({})), ("solaris", json!({})), ("windows", json!({})), ("vm", json!({}))];
+    let mut fields =
+        vec![("linux.intelRdt", json!({})), ("solaris", json!({})), ("windows", json!({})), ("vm", json!({}))];
     fields.push(("linux.seccomp", json!({ "defaultAction": "" })));
     if !is_reference() {
         // Since runc 1.2.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Stdio, is_reference};
-use bowline_tests::harness::{lacks, namespace_of, only_v2, skip};
+use bowline_tests::harness::{hierarchy, lacks, namespace_of, only_v2, skip};
 use serde_json::json;
 
 use crate::fields::{has_realtime_left, reference_fails, said, said_with};
@@ -383,7 +383,20 @@ fn the_weight_of_a_disk_is_set_or_refused() {
             assert!(is_reference() || failure.message.contains("weight"), "{failure:?}");
             shim.over();
         }
-        Ok(_) => shim.end(&bundle.id),
+        Ok(_) => {
+            let folder = hierarchy("blkio").join(&containerd.cgroups()[1..]).join(&bundle.id);
+            let read = |name: &&str| fs::read_to_string(folder.join(name)).ok();
+            // The scheduler's own file, else the kernel's, which counts to 10000.
+            let files: [_; 2] = if only_v2() {
+                [("io.bfq.weight", "default 500"), ("io.weight", "default 4950")]
+            } else {
+                [("blkio.bfq.weight", "500"), ("blkio.weight", "500")]
+            };
+            let found = files.iter().find_map(|(name, expected)| read(name).map(|text| (text, *expected)));
+            let (text, expected) = found.expect("one of them is there");
+            assert_eq!(text.lines().next(), Some(expected), "{text}");
+            shim.end(&bundle.id);
+        }
     }
     host.assert_nothing_left();
 }

@@ -172,7 +172,8 @@ fn filter_and_set_user_id_are_as_the_job_says_where_the_agent_allows_it() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch_with(json!({"allow_privileged": true, "allow_host_paths": true}));
-    let script = "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | cut -f2 | tr '\\n' ' '; mkdir /local/made 2>&1; true";
+    let script =
+        "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | cut -f2 | tr '\\n' ' '; mkdir /local/made 2>&1; true";
     let look = || plugin.task(script);
     assert_eq!(said(&plugin, look()), "1 2 ");
     assert_eq!(said(&plugin, look().config("no_new_privs", false)), "0 2 ");

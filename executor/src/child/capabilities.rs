@@ -74,7 +74,8 @@ pub fn give_up() -> Result<()> {
 /// The names of the wanted capabilities that this process lacks.
 fn missing(wanted: Option<&LinuxCapabilities>) -> Vec<String> {
     let ours = thread::capabilities(None).map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
-    let wanted = wanted.and_then(|wanted| wanted.permitted().as_ref()).into_iter().flatten().filter(|c| !ours.contains(bit(c)));
+    let wanted =
+        wanted.and_then(|wanted| wanted.permitted().as_ref()).into_iter().flatten().filter(|c| !ours.contains(bit(c)));
     let mut missing: Vec<String> = wanted.map(|c| c.to_cap().to_string()).collect();
     missing.sort();
     missing

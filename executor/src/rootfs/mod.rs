@@ -272,7 +272,9 @@ fn refuse_other_type(target: &OwnedFd, tree: &OwnedFd) -> Result<()> {
     let is_folder = |fd| is_folder(fd).doing(Kind::Internal, || "cannot examine what is mounted");
     match (is_folder(tree)?, is_folder(target)?) {
         (true, false) => Err(Error::new(Kind::BadSpec, "its destination is a file: not a directory")),
-        (false, true) => Err(Error::new(Kind::BadSpec, "its source is a file and its destination a folder: not a directory")),
+        (false, true) => {
+            Err(Error::new(Kind::BadSpec, "its source is a file and its destination a folder: not a directory"))
+        }
         _ => Ok(()),
     }
 }

@@ -59,17 +59,16 @@ test: need-test
 	@scripts/need build
 	@scripts/need vm
 	$(SIDE_BY_SIDE) build debug $(CARGO_DEB) vm-image
-	$(SIDE_BY_SIDE) test-here test-vm
+	$(MAKE) test-once
+	$(SIDE_BY_SIDE) test-fallbacks test-vm
 
 # A compiler's last step keeps one processor busy, and cases mostly wait. What a
 # target says comes as one piece, when it has ended.
 SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE=yes
 
 ## test-host all tests on this host
-.PHONY: test-host test-here
+.PHONY: test-host
 test-host: test-once test-fallbacks
-test-here:
-	$(ONE_BY_ONE) test-host
 
 .PHONY: test-once
 test-once: need-test demo demo-upgrade check-docs unit test-deb debug

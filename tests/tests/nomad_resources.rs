@@ -188,12 +188,15 @@ fn swap_counts_beyond_the_memory_and_there_is_none_by_default() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
-    for (swap, v1, v2) in [(None, "67108864", "0"), (Some("16M"), "83886080", "16777216")] {
+    for (swap, v1, v2) in [
+        (None, ("memory.swappiness", "0"), "0"),
+        (Some("16M"), ("memory.memsw.limit_in_bytes", "83886080"), "16777216"),
+    ] {
         let build = plugin.task(IDLE).memory(64, 0);
         let build = swap.into_iter().fold(build, |build, swap| build.config("memory_swap", swap));
         let task = build.start();
-        let found = read(&host, &task, "memory", "memory.memsw.limit_in_bytes", "memory.swap.max");
-        assert_eq!(found, if only_v2() { v2 } else { v1 }, "{swap:?}");
+        let found = read(&host, &task, "memory", v1.0, "memory.swap.max");
+        assert_eq!(found, if only_v2() { v2 } else { v1.1 }, "{swap:?}");
         end(&plugin, &task);
     }
     plugin.kill();

@@ -196,6 +196,10 @@ fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
     {
         return Err(bad(format!("linux.devices: {}: write the path without `..`", device.path().display())));
     }
+    let in_kernels = |path: &Path| path.starts_with("/proc") || path.starts_with("/sys");
+    if let Some(device) = devices.iter().find(|device| in_kernels(device.path())) {
+        return Err(bad(format!("linux.devices: {}: the kernel takes no files there", device.path().display())));
+    }
     let at_dev = spec.mounts().iter().flatten().filter(|mount| mount.destination() == Path::new("/dev"));
     // A tmpfs counts though it is mounted anew, or something is mounted over it.
     let own = at_dev.map(|mount| mount.typ().as_deref() == Some("tmpfs")).max();

@@ -281,6 +281,8 @@ fn judge(
         (Err(errno @ (Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY | Errno::NOSPC)), _) => {
             Err(refused(Kind::BadSpec, &errno))
         }
+        // Such as a disk whose scheduler has no weights.
+        (Err(errno @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::NXIO)), _) => Err(refused(Kind::Unsupported, &errno)),
         (Err(errno), _) => Err(refused(Kind::Internal, &errno)),
     }
 }

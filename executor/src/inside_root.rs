@@ -104,6 +104,11 @@ pub fn is_on_magic(link: &OwnedFd) -> Result<bool> {
 
 /// Whether `path` is the folder `name` of the root, judged by its text alone.
 pub fn is_at(path: &Path, name: &str) -> bool {
+    resolved(path) == [name]
+}
+
+/// The names from the root to `path`, judged by its text alone; none for the root.
+pub fn resolved(path: &Path) -> Vec<OsString> {
     let mut left = Vec::new();
     for part in parts(path) {
         if part == ".." {
@@ -112,7 +117,7 @@ pub fn is_at(path: &Path, name: &str) -> bool {
             left.push(part);
         }
     }
-    left == [name]
+    left
 }
 
 /// The names in `path` and each `..`, in their order.

@@ -5,14 +5,16 @@
 //! for security modules, where nothing may be left to chance.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use bowline_error::{Error, Kind, Result};
+use bowline_spec::budget::SHARES;
 use oci_spec::runtime::{
     Linux, LinuxCpu, LinuxDeviceType, LinuxIOPriority, LinuxMemory, LinuxNamespaceType, LinuxResources,
     LinuxSchedulerPolicy, Process, Scheduler, Spec,
 };
 
+use crate::inside_root::resolved;
 use crate::lsm;
 use crate::{memory_policy, time_namespace};
 
@@ -40,7 +42,7 @@ pub fn check(spec: &Spec) -> Result<()> {
     if let Some((name, _)) = others.into_iter().find(|(_, set)| *set) {
         return unsupported(&format!("{name}: a container of another platform"));
     }
-    if let Some(mount) = spec.mounts().iter().flatten().find(|mount| resolved(mount.destination()) == Path::new("/")) {
+    if let Some(mount) = spec.mounts().iter().flatten().find(|mount| resolved(mount.destination()).is_empty()) {
         let at = mount.destination().display();
         return Err(bad(format!("mounts: {at}: it would be mounted over the root, where nobody sees it")));
     }
@@ -63,26 +65,7 @@ pub fn check(spec: &Spec) -> Result<()> {
     if let Some(flag) = flags.and_then(|flags| flags.first()) {
         return Err(Error::new(Kind::BadSpec, format!("linux.personality: the flag {flag} is unknown")));
     }
-    linux.sysctl().iter().flatten().try_for_each(|(key, _)| {
-        sysctl(key, &private)?;
-        match sysctl_path(key)?.as_str() {
-            "kernel/hostname" => Err(bad(format!("linux.sysctl: {key} is not allowed: name the host by hostname"))),
-            _ => Ok(()),
-        }
-    })
-}
-
-/// `path` inside the root, without looking at any file.
-fn resolved(path: &Path) -> PathBuf {
-    let mut resolved = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => resolved.push(name),
-            Component::ParentDir => drop(resolved.pop()),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    resolved
+    linux.sysctl().iter().flatten().try_for_each(|(key, _)| sysctl(key, &private))
 }
 
 /// Refuses limits that the kernel would change without a word.
@@ -91,8 +74,9 @@ fn resolved(path: &Path) -> PathBuf {
 /// `BadSpec` naming the field.
 pub fn check_resources(resources: &LinuxResources) -> Result<()> {
     let shares = resources.cpu().as_ref().and_then(LinuxCpu::shares);
-    if let Some(shares) = shares.filter(|shares| *shares != 0 && !(2..=262_144).contains(shares)) {
-        return Err(bad(format!("linux.resources.cpu.shares: {shares} is not 2 to 262144")));
+    if let Some(shares) = shares.filter(|shares| *shares != 0 && !SHARES.contains(shares)) {
+        let (least, most) = SHARES.into_inner();
+        return Err(bad(format!("linux.resources.cpu.shares: {shares} is not {least} to {most}")));
     }
     let swappiness = resources.memory().as_ref().and_then(LinuxMemory::swappiness);
     if let Some(swappiness) = swappiness.filter(|swappiness| *swappiness > 100) {
@@ -191,14 +175,13 @@ fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
     if let Some(device) = devices.iter().find(|device| device.typ() == LinuxDeviceType::A) {
         return Err(bad(format!("linux.devices: {}: the type has to be c, u, b or p", device.path().display())));
     }
-    if let Some(device) =
-        devices.iter().find(|device| device.path().components().any(|part| part == Component::ParentDir))
-    {
-        return Err(bad(format!("linux.devices: {}: write the path without `..`", device.path().display())));
-    }
-    let in_kernels = |path: &Path| path.starts_with("/proc") || path.starts_with("/sys");
-    if let Some(device) = devices.iter().find(|device| in_kernels(device.path())) {
-        return Err(bad(format!("linux.devices: {}: the kernel takes no files there", device.path().display())));
+    for path in devices.iter().map(|device| device.path()) {
+        if path.components().any(|part| part == Component::ParentDir) {
+            return Err(bad(format!("linux.devices: {}: write the path without `..`", path.display())));
+        }
+        if resolved(path).first().is_some_and(|first| first == "proc" || first == "sys") {
+            return Err(bad(format!("linux.devices: {}: the kernel takes no files there", path.display())));
+        }
     }
     let at_dev = spec.mounts().iter().flatten().filter(|mount| mount.destination() == Path::new("/dev"));
     // A tmpfs counts though it is mounted anew, or something is mounted over it.
@@ -252,11 +235,14 @@ const IPC: [&str; 8] = ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax",
 pub fn sysctl(key: &str, private: &impl Fn(LinuxNamespaceType) -> bool) -> Result<()> {
     let path = sysctl_path(key)?;
     let (first, rest) = path.split_once('/').unwrap_or((&path, ""));
+    if (first, rest) == ("kernel", "hostname") {
+        return Err(bad(format!("sysctl: {key} is not allowed: name the host by `hostname`")));
+    }
     let namespace = match first {
         "net" => LinuxNamespaceType::Network,
         "fs" if rest.starts_with("mqueue/") => LinuxNamespaceType::Ipc,
         "kernel" if IPC.contains(&rest) => LinuxNamespaceType::Ipc,
-        "kernel" if matches!(rest, "domainname" | "hostname") => LinuxNamespaceType::Uts,
+        "kernel" if rest == "domainname" => LinuxNamespaceType::Uts,
         "user" => LinuxNamespaceType::User,
         _ => {
             let message = format!("sysctl: {key} is in no namespace: it would be set for the host");

@@ -252,9 +252,11 @@ fn a_shim_that_died() {
 #[test]
 fn what_a_task_writes_does_nothing_to_a_terminal() {
     let host = Host::new();
-    let task = host.task("printf '\\033[2J\\033]0;x\\007evil\\r\\n'; exit 3").start();
+    let task = host.task("printf '\\033[2J\\033]0;x\\007evil\\r\\n'; exit 3").flag("--label=job=a\u{1b}[2J").start();
     task.wait();
+    assert_eq!(explained(&task)["labels"]["job"], "a\u{1b}[2J");
     let ran = said(&task);
+    assert!(ran.out().contains("labels   job=a\\u{1b}[2J"), "{ran}");
     assert!(!ran.stdout.iter().any(|byte| byte.is_ascii_control() && *byte != b'\n'), "{ran}");
     assert!(ran.out().contains("\\u{1b}[2J\\u{1b}]0;x\\u{7}evil"), "{ran}");
     host.assert_nothing_left();

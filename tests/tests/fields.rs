@@ -456,16 +456,16 @@ fn without_capabilities_a_container_has_none() {
 
 #[test]
 fn structures_of_nothing_are_unset() {
-    let mut fields =
-        vec![("linux.intelRdt", json!({})), ("solaris", json!({})), ("windows", json!({})), ("vm", json!({}))];
-    fields.push(("linux.seccomp", json!({ "defaultAction": "" })));
+    let mut places = vec!["linux.seccomp", "linux.intelRdt", "solaris", "windows", "vm"];
     if !is_reference() {
         // Since runc 1.2.
-        fields.extend([("zos", json!({})), ("process.scheduler", json!({})), ("linux.personality", json!({}))]);
+        places.extend(["zos", "process.scheduler", "linux.personality"]);
     }
-    for (place, value) in fields {
-        assert_eq!(said_with("echo runs", |config| set(config, place, value.clone())), "runs", "{place}");
+    for place in places {
+        assert_eq!(said_with("echo runs", |config| set(config, place, json!({}))), "runs", "{place}");
     }
+    let unset = json!({ "defaultAction": "" });
+    assert_eq!(said_with("echo runs", |config| set(config, "linux.seccomp", unset)), "runs");
 }
 
 #[test]

@@ -282,7 +282,7 @@ fn judge(
             Err(refused(Kind::BadSpec, &errno))
         }
         // Such as a disk whose scheduler has no weights.
-        (Err(errno @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::NXIO)), _) => Err(refused(Kind::Unsupported, &errno)),
+        (Err(errno @ Errno::OPNOTSUPP), _) => Err(refused(Kind::Unsupported, &errno)),
         (Err(errno), _) => Err(refused(Kind::Internal, &errno)),
     }
 }

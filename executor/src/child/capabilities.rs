@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{Capability, LinuxCapabilities};
+use oci_spec::runtime::{Capabilities, Capability, LinuxCapabilities};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
@@ -41,10 +41,11 @@ pub fn bound(wanted: Option<&LinuxCapabilities>) -> Result<()> {
 /// `Unsupported`, with the names of the wanted capabilities that this process lacks.
 pub fn apply(wanted: Option<&LinuxCapabilities>) -> Result<()> {
     let what = || "cannot set the task's capabilities";
+    let of = |pick: fn(&LinuxCapabilities) -> &Option<Capabilities>| set(wanted.and_then(|sets| pick(sets).as_ref()));
     let sets = CapabilitySets {
-        effective: set(wanted.and_then(|wanted| wanted.effective().as_ref())),
-        permitted: set(wanted.and_then(|wanted| wanted.permitted().as_ref())),
-        inheritable: set(wanted.and_then(|wanted| wanted.inheritable().as_ref())),
+        effective: of(LinuxCapabilities::effective),
+        permitted: of(LinuxCapabilities::permitted),
+        inheritable: of(LinuxCapabilities::inheritable),
     };
     if let Err(errno) = thread::set_capabilities(None, sets) {
         let missing = missing(wanted);
@@ -58,7 +59,7 @@ pub fn apply(wanted: Option<&LinuxCapabilities>) -> Result<()> {
     thread::clear_ambient_capability_set().doing(Kind::Internal, what)?;
     // A capability that is not inheritable cannot be ambient (capabilities(7)), and every runtime leaves it out:
     // the usual example of a configuration has some.
-    let ambient = set(wanted.and_then(|wanted| wanted.ambient().as_ref())) & sets.inheritable & sets.permitted;
+    let ambient = of(LinuxCapabilities::ambient) & sets.inheritable & sets.permitted;
     for capability in ambient.iter() {
         thread::configure_capability_in_ambient_set(capability, true).doing(Kind::Internal, what)?;
     }

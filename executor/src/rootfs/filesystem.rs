@@ -22,7 +22,7 @@ pub fn refused(kind: &str, errno: Errno, said: Option<String>) -> Error {
         return no_filesystem(kind, errno);
     }
     let why = said.map_or_else(String::new, |said| format!(" ({said})"));
-    let of_options = matches!(errno, Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::NOSYS | Errno::OPNOTSUPP);
+    let of_options = matches!(errno, Errno::INVAL | Errno::NOENT | Errno::NOTDIR);
     let fault = if of_options { Kind::Unsupported } else { Kind::Internal };
     Error::new(fault, format!("cannot make a {kind} filesystem: {errno}{why}"))
 }

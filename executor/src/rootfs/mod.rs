@@ -37,6 +37,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, MountAttributes};
 use oci_spec::runtime::{Mount, Spec};
 use rustix::fs::{self, FileType, Mode};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 pub use devices::{Null, null_apart, open_null_in_worker};
@@ -200,10 +201,9 @@ impl Filling<'_> {
     }
 
     fn put(&self, mount: &Mount, tree: &OwnedFd, target: &OwnedFd) -> Result<()> {
-        refuse_other_type(target, tree)?;
         refuse_proc(target, tree, mount)?;
         refuse_false_proc(tree, mount)?;
-        self.sources.trees.attach(tree, target).doing(Kind::Internal, || "cannot attach it")
+        self.sources.trees.attach(tree, target).map_err(|errno| not_attached(target, tree, errno))
     }
 
     fn make(&mut self, mount: &Mount, options: &Options) -> Result<OwnedFd> {
@@ -266,16 +266,13 @@ const REPLACEABLE: [&str; 10] = [
     "/proc/sys/kernel/ns_last_pid",
 ];
 
-/// Refuses a folder over a file, and the reverse.
-fn refuse_other_type(target: &OwnedFd, tree: &OwnedFd) -> Result<()> {
+/// Why the kernel did not attach `tree`: a folder goes over no file, nor the reverse.
+fn not_attached(target: &OwnedFd, tree: &OwnedFd, errno: Errno) -> Error {
     let is_folder = |fd: &OwnedFd| file_type(fd).map(|kind| kind == FileType::Directory);
-    let is_folder = |fd| is_folder(fd).doing(Kind::Internal, || "cannot examine what is mounted");
-    match (is_folder(tree)?, is_folder(target)?) {
-        (true, false) => Err(Error::new(Kind::BadSpec, "its destination is a file: not a directory")),
-        (false, true) => {
-            Err(Error::new(Kind::BadSpec, "its source is a file and its destination a folder: not a directory"))
-        }
-        _ => Ok(()),
+    match (is_folder(tree), is_folder(target)) {
+        (Ok(true), Ok(false)) => Error::new(Kind::BadSpec, "its destination is a file: not a directory"),
+        (Ok(false), Ok(true)) => Error::new(Kind::BadSpec, "it is a file over a folder: not a directory"),
+        _ => Error::new(Kind::Internal, format!("cannot attach it: {errno}")),
     }
 }
 

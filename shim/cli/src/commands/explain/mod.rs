@@ -177,7 +177,8 @@ fn lines(explanation: &Explanation) -> Vec<String> {
         };
         line(style, finding.severity.as_str(), &finding.sentence)
     };
-    let labels: Vec<String> = explanation.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let label = |(name, value): (&String, &String)| words::shown(&format!("{name}={value}"));
+    let labels: Vec<String> = explanation.labels.iter().map(label).collect();
     let labels = (!labels.is_empty()).then(|| line(Style::new(), "labels", &labels.join(", ")));
     let findings = explanation.findings.iter().map(finding);
     [explanation.summary.clone()].into_iter().chain(labels).chain(findings).collect()

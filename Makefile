@@ -89,6 +89,7 @@ ONE_BY_ONE = +$(MAKE) --no-print-directory BESIDE=
 all-here:
 	$(ONE_BY_ONE) test-fallbacks
 	$(ONE_BY_ONE) test-each-absent
+	$(ONE_BY_ONE) test-every-call
 	$(ONE_BY_ONE) test-remade
 	$(ONE_BY_ONE) faults
 	$(ONE_BY_ONE) soak FOR=3m
@@ -98,7 +99,8 @@ all-in-vm:
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
-RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task
+RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task \
+	cri_containers::an_exec_whose_output_a_child_holds_is_given_up_in_time
 
 # One selection and one set of features for whatever cargo builds for tests, so
 # that nothing is compiled twice.
@@ -161,6 +163,12 @@ test-fallbacks: need-test debug
 .PHONY: test-each-absent
 test-each-absent: need-test debug
 	$(foreach facility,$(FACILITIES),$(call test-absent,$(facility),$(TESTS_$(facility)))$(newline))
+
+# Where the tests deny one system call in some, here each.
+.PHONY: test-every-call
+test-every-call: need-test debug
+	$(call run-cases,$(BIN),BOWLINE_EVERY_CALL=1) \
+		seccomp::any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs
 
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup close_range_cloexec

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Code, Stdio, is_reference};
-use bowline_tests::harness::{hierarchy, lacks, namespace_of, only_v2, skip};
+use bowline_tests::harness::{Trace, hierarchy, lacks, namespace_of, only_v2, skip};
 use serde_json::json;
 
 use crate::fields::{has_realtime_left, reference_fails, said, said_with};
@@ -53,6 +54,7 @@ fn a_process_is_scheduled_as_the_configuration_says() {
                     "runtime": 1000000, "deadline": 20000000, "period": 30000000 });
     });
     assert_eq!(own, "6");
+    deadlines_are_those_of_the_configuration();
     if only_v2() || !has_realtime_left() {
         return;
     }
@@ -64,6 +66,23 @@ fn a_process_is_scheduled_as_the_configuration_says() {
         config["linux"]["resources"]["cpu"] = json!({ "realtimeRuntime": 2000, "realtimePeriod": 1000000 });
     });
     assert_eq!(realtime, "3 1");
+}
+
+fn deadlines_are_those_of_the_configuration() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().args(&["/bin/busybox", "sleep", "1000"]).edit(|config| {
+        config["process"]["scheduler"] = json!({ "policy": "SCHED_DEADLINE", "flags": ["SCHED_FLAG_RESET_ON_FORK"],
+                    "runtime": 1000000, "deadline": 20000000, "period": 30000000 });
+    });
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    let seen = Command::new("chrt").args(["--pid", &running.pid.to_string()]).output().expect("chrt is installed");
+    let seen = String::from_utf8(seen.stdout).expect("text");
+    for expected in ["SCHED_DEADLINE|SCHED_RESET_ON_FORK", "1000000/20000000/30000000"] {
+        assert!(seen.contains(expected), "{seen}");
+    }
+    running.end();
 }
 
 #[test]
@@ -432,6 +451,31 @@ fn a_system_call_gets_the_answer_of_its_rule() {
         });
     });
     assert_eq!(said, "Function not implemented\nNo data\nyes\n2");
+}
+
+#[test]
+fn a_filter_is_loaded_with_the_flags_of_the_configuration() {
+    let host = Host::new();
+    if host.reference_fails("runc 1.1 knows no flags") {
+        return;
+    }
+    let containerd = host.containerd();
+    let (log, spec_allow) = ("SECCOMP_FILTER_FLAG_LOG", "SECCOMP_FILTER_FLAG_SPEC_ALLOW");
+    // There is one thread, and nothing to synchronise.
+    for (flag, loaded) in [(log, log), (spec_allow, spec_allow), ("SECCOMP_FILTER_FLAG_TSYNC", "0")] {
+        let bundle = containerd.bundle().args(&["/bin/true"]).edit(|config| {
+            config["linux"]["seccomp"] = json!({ "defaultAction": "SCMP_ACT_ALLOW", "flags": [flag],
+                "syscalls": [{ "names": ["mkdir"], "action": "SCMP_ACT_ERRNO" }] });
+        });
+        let shim = containerd.start(&bundle);
+        let trace = Trace::of(&host, shim.pid(), ["-f", "-e", "trace=seccomp"]);
+        shim.run(&bundle, &Stdio::null());
+        shim.status_at_end(&bundle.id, "");
+        let trace = trace.end();
+        assert!(trace.contains(&format!("seccomp(SECCOMP_SET_MODE_FILTER, {loaded}, ")), "{flag}: {trace}");
+        shim.end(&bundle.id);
+    }
+    host.assert_nothing_left();
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! it: what it leaves behind, and that housekeeping knows it for an owner.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
 
 use bowline_executor::housekeeping::Cgroups;
 use bowline_executor::{Config, Executor, Kind, Launch, Leave, Owner, Result, ShimCgroup, StateDir, serve};
@@ -22,6 +22,8 @@ pub(crate) const ALL: &[(&str, fn())] = &[
 /// Which of the programs this is, and its state folder.
 pub(crate) const PROGRAM: &str = "BOWLINE_EMBEDDING";
 const STATE: &str = "BOWLINE_EMBEDDING_STATE";
+/// What the program prints once its task runs.
+const LAUNCHED: &str = "launched";
 
 /// The example of the crate's documentation, and one that does not wait.
 pub(crate) fn program(which: &str) -> ExitCode {
@@ -41,6 +43,7 @@ pub(crate) fn program(which: &str) -> ExitCode {
     let config = Config::new(folder, state, ShimCgroup::Overhead, no_systemd());
     let served = serve(config, |executor| async move {
         executor.launch(Launch::new(id.clone(), task)).await?;
+        println!("{LAUNCHED}");
         if waits {
             let report = executor.wait(&id).await?;
             println!("exited with {:?}", report.exit_code);
@@ -105,7 +108,7 @@ fn name() -> String {
 fn start(which: &str, state: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.env(PROGRAM, which).env(STATE, state).env("BOWLINE_EMBEDDING_NAME", name());
-    command.stdout(Stdio::null()).spawn().expect("it runs")
+    command.stdout(Stdio::piped()).spawn().expect("it runs")
 }
 
 /// Its cgroups, wherever they may be.
@@ -155,15 +158,8 @@ fn housekeeping() {
     }
     let (state, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let mut program = start("waits", state.path());
-    let late = Instant::now() + Duration::from_secs(30);
-    let runs = || {
-        let lists = cgroups().into_iter().map(|path| path.join(name()).join("cgroup.procs"));
-        lists.filter_map(|list| fs::read_to_string(list).ok()).any(|list| !list.is_empty())
-    };
-    while !runs() {
-        assert!(Instant::now() < late, "the task runs");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut says = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+    assert_eq!(says.next().expect("a line").expect("readable"), LAUNCHED);
     let host = Cgroups::of_host(no_systemd()).expect("there are cgroups");
     let left = host.left_behind(&StateDir::new(other.path()), None).expect("readable");
     let its: Vec<_> = left.into_iter().filter(|left| left.id == name()).collect();

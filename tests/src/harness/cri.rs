@@ -29,6 +29,7 @@ pub mod proto {
 use std::cell::{Ref, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use protobuf::Message;
 
@@ -101,14 +102,24 @@ fn settings(host: &Host, plugins: &str, systemd: bool) -> String {
     // Not everywhere may root have the kernel spare a process more than itself.
     format!(
         "[{PLUGIN}]\nsandbox_image = \"{image}\"\nnetns_mounts_under_state_dir = true\n\
-         restrict_oom_score_adj = true\n\
+         restrict_oom_score_adj = true\n{drain}\
          [{PLUGIN}.cni]\nbin_dir = \"{plugins}\"\nconf_dir = \"{work}/cni\"\n\
          [{PLUGIN}.containerd]\ndefault_runtime_name = \"tested\"\n\
          [{PLUGIN}.containerd.runtimes.tested]\nruntime_type = \"{runtime}\"\n\
          [{PLUGIN}.containerd.runtimes.tested.options]\n{options}",
         image = image::PAUSE,
         runtime = runtime(),
+        drain = if knows_drain() { format!("{DRAIN} = \"1s\"\n") } else { String::new() },
     )
+}
+
+/// How long an answered exec waits for who else holds its output: for ever without it.
+const DRAIN: &str = "drain_exec_sync_io_timeout";
+
+/// Whether this containerd is younger than 1.6.22, say, and has such a bound.
+pub fn knows_drain() -> bool {
+    let shown = Command::new("containerd").args(["config", "default"]).output();
+    shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).contains(DRAIN))
 }
 
 impl<'h> Cri<'h> {

@@ -55,4 +55,9 @@ void keep_record(const char *path, const struct place *place, pid_t pid);
 /* Denies all but the usual devices to a cgroup of v2. */
 void limit_devices_v2(int cgroup);
 
+/* shim.c */
+
+/* What containerd starts: `start` leaves a process that serves. */
+int shim(int argc, char **argv);
+
 #endif

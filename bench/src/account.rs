@@ -63,6 +63,14 @@ const STOP: [Step; 5] = [
     step(1, "program: is killed", Begins::There),
 ];
 
+/// A task's creation through containerd, which executes the shim's `start`, whose child serves.
+const CREATE: [Step; 4] = [
+    step(0, "containerd", Begins::First),
+    step(1, "the command `start`", Begins::First),
+    step(2, "the shim that it leaves, until it has created the task", Begins::First),
+    step(3, "init, until it waits for the start", Begins::First),
+];
+
 const CALL: [Step; 2] = [step(0, "shim", Begins::First), step(1, "its children", Begins::First)];
 
 /// The tables, as Markdown. Those of containerd are there if it is.
@@ -74,7 +82,8 @@ pub fn tables(rounds: &mut Rounds, on: &mut Contenders, managers: Option<Manager
     for (((name, steps), duty), ours) in parts.into_iter().zip(duty).zip(ours) {
         text += &format!("### {name}\n\n{}\n", compared(steps, &duty, &ours));
     }
-    if let Some(managers) = managers {
+    if let Some(mut managers) = managers {
+        text += &format!("### a create through containerd\n\n{}\n", of_creation(rounds, on.name(), &mut managers)?);
         text += &format!("### containerd's calls\n\n{}\n", of_containerd(rounds, on.name(), managers)?);
     }
     Ok(text)
@@ -140,6 +149,33 @@ fn of_bowline(rounds: &mut Rounds, on: &mut Contenders) -> Result<[Vec<Round>; 3
     let stops = trace.take()?;
     let account = |events: Vec<Event>, steps: &[Step]| timeline::rounds(&events, &asked, steps);
     Ok([account(launches, &LAUNCH), account(execs, &EXEC), account(stops, &STOP)])
+}
+
+/// A create, from containerd's own threads on.
+fn of_creation(rounds: &mut Rounds, name: &str, managers: &mut Managers) -> Result<String> {
+    let Some(daemon) = managers.at(BOWLINE) else { return Ok(String::new()) };
+    let trace = Trace::start(name)?;
+    // All that it needs have been made by then.
+    let one = daemon.created()?;
+    daemon.by_calls(one, |_, _| Ok(()))?;
+    let threads = daemon.threads()?;
+    threads.iter().try_for_each(|thread| trace.follow(*thread))?;
+    let asked: Vec<(i32, usize)> = threads.iter().map(|thread| (*thread as i32, 0)).collect();
+    rounds.each(|| {
+        trace.begin()?;
+        let one = daemon.created()?;
+        trace.end()?;
+        daemon.by_calls(one, |_, _| Ok(()))
+    })?;
+    let all = timeline::rounds(&trace.take()?, &asked, &CREATE);
+    let mut lines = vec![words(["step", "system calls", "processor, µs"]), words(["---", "---:", "---:"])];
+    for (number, step) in CREATE.iter().enumerate() {
+        let Spent { calls, processor, .. } = middle(&all, number);
+        lines.push(vec![step.name.to_owned(), calls.to_string(), processor.to_string()]);
+    }
+    let elapsed = median(all.iter().map(|round| round.elapsed)).to_string();
+    lines.push(words(["from the request until the answer, µs", "", &elapsed]));
+    Ok(aligned(&lines))
 }
 
 /// Each call of containerd's, by bowline's shim.

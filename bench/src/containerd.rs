@@ -26,6 +26,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
 use crate::contenders::in_memory;
+use crate::floor;
 use crate::grpc::{Answers, Grpc};
 use crate::runner;
 
@@ -56,6 +57,8 @@ const WITHOUT: [&str; 8] = [
 
 /// With what a daemon runs its tasks.
 pub enum Runtimes<'a> {
+    /// A shim that does nothing: `floor/shim.c`.
+    Floor,
     /// bowline's shim, in this folder.
     Bowline(&'a Path),
     /// containerd's own shim and this runtime, hidden from cgroup v2 or not.
@@ -92,17 +95,20 @@ impl Daemon {
         let folder = folder.doing(Kind::Internal, what)?;
         let path = |file: &str| folder.path().join(file);
         let kind = kind(runtimes, &path("runc"))?;
-        let mut search = std::env::var("PATH").unwrap_or_default();
-        if let Runtimes::Bowline(bin) = runtimes {
-            let shim = bin.join("containerd-shim-bowline-v1");
-            if !shim.is_file() {
-                return Err(Error::new(Kind::Usage, format!("cannot find {}", shim.display()))
-                    .hint("`make build` makes it; --bin says where it is"));
+        fs::create_dir(path("bin")).doing(Kind::Internal, what)?;
+        match runtimes {
+            Runtimes::Floor => floor::place(&path("bin/containerd-shim-floor-v1"))?,
+            Runtimes::Bowline(bin) => {
+                let shim = bin.join("containerd-shim-bowline-v1");
+                if !shim.is_file() {
+                    return Err(Error::new(Kind::Usage, format!("cannot find {}", shim.display()))
+                        .hint("`make build` makes it; --bin says where it is"));
+                }
+                symlink(shim, path("bin/containerd-shim-bowline-v1")).doing(Kind::Internal, what)?;
             }
-            fs::create_dir(path("bin")).doing(Kind::Internal, what)?;
-            symlink(shim, path("bin/containerd-shim-bowline-v1")).doing(Kind::Internal, what)?;
-            search = format!("{}:{search}", path("bin").display());
+            Runtimes::Runc(..) => {}
         }
+        let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap_or_default());
         fs::write(path("config.toml"), config(folder.path())).doing(Kind::Internal, what)?;
         let ready = UnixDatagram::bind(path("ready")).doing(Kind::Internal, what)?;
         ready.set_read_timeout(Some(PATIENCE)).doing(Kind::Internal, what)?;
@@ -122,6 +128,15 @@ impl Daemon {
         let (exits, left) = (Mutex::new(exits), BTreeSet::new());
         let daemon = Daemon { runtime, grpc, exits, kind, name, cgroup, child, started: 0, left, sleeper, folder };
         Ok(Some(daemon))
+    }
+}
+
+impl Daemon {
+    /// The threads that it has now.
+    pub fn threads(&self) -> Result<Vec<u32>> {
+        let folder = format!("/proc/{}/task", self.child.id());
+        let entries = fs::read_dir(&folder).doing(Kind::Internal, || format!("cannot read {folder}"))?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 }
 
@@ -157,6 +172,7 @@ fn config(folder: &Path) -> String {
 /// The runtime's name, and its options.
 fn kind(runtimes: &Runtimes<'_>, root: &Path) -> Result<(&'static str, Option<Any>)> {
     Ok(match runtimes {
+        Runtimes::Floor => ("io.containerd.floor.v1", None),
         Runtimes::Bowline(_) => ("io.containerd.bowline.v1", None),
         Runtimes::Runc(program, _) => {
             let options = RuncOptions {
@@ -174,7 +190,7 @@ fn kind(runtimes: &Runtimes<'_>, root: &Path) -> Result<(&'static str, Option<An
 fn command(config: &Path, runtimes: &Runtimes<'_>) -> Command {
     let hidden = match runtimes {
         Runtimes::Runc(_, true) => runner::unified_mounts(),
-        Runtimes::Bowline(_) | Runtimes::Runc(_, false) => Vec::new(),
+        Runtimes::Floor | Runtimes::Bowline(_) | Runtimes::Runc(_, false) => Vec::new(),
     };
     if hidden.is_empty() {
         let mut command = Command::new("containerd");

@@ -42,6 +42,13 @@ pub struct Duty<'a> {
     pub state: &'a Path,
 }
 
+/// Writes the program, whose name says what it is: see its own headers.
+pub fn place(path: &Path) -> Result<()> {
+    let what = || format!("cannot write the floor to {}", path.display());
+    fs::write(path, PROGRAM).doing(Kind::Internal, what)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).doing(Kind::Internal, what)
+}
+
 pub struct Floor {
     child: Child,
     /// Taken away at the end: the end of its input ends it.
@@ -56,8 +63,7 @@ impl Floor {
     pub fn start(work: &Path, root: &Path, cgroup: &str, duty: Option<&Duty<'_>>) -> Result<Floor> {
         let what = || "cannot start the floor";
         let program = work.join(cgroup);
-        fs::write(&program, PROGRAM).doing(Kind::Internal, what)?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).doing(Kind::Internal, what)?;
+        place(&program)?;
         let mut command = Command::new(&program);
         command.arg(root).arg(cgroup).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(Duty { filter, state }) = duty {

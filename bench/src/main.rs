@@ -320,7 +320,7 @@ fn legend(about: &Value) -> String {
          *: something else kept the machine busy; the row says little.\n\
          n: measurements of each; of fewer than 100 the p99 is the largest.\n\
          removed: the command has ended; for bowline, its shim has left, which it does when all is removed.\n\
-         floor: the kernel alone, without a filter; of calls, one that does nothing.\n\
+         floor: the kernel alone, without a filter; of calls, one that does nothing; of containerd, with a shim that does nothing.\n\
          duty: the floor with what no runtime can leave out.\n\
          sandbox: bowline alone; crun and runc have none.\n\
          containerd: through its API; crun and runc by its own shim.\n\

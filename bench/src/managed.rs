@@ -14,7 +14,7 @@ use crate::memory::{self, Sleepers as _};
 use crate::quiet;
 use crate::rounds::{Gap, Rounds};
 use crate::shim::Call;
-use crate::table::{BOWLINE, COLUMNS, CRUN, Cells, Figure, RUNC, Row};
+use crate::table::{BOWLINE, COLUMNS, CRUN, Cells, FLOOR, Figure, RUNC, Row};
 
 /// Tasks that a manager starts or ends at a time.
 const AT_ONCE: usize = 10;
@@ -40,9 +40,10 @@ pub fn start(on: &mut Contenders, bin: &Path) -> Result<Option<Managers>> {
     let job = on.job(&["/bin/true"], "default")?;
     let sleeper = on.job(&["/bin/sleep", "1000000"], "default")?.spec;
     let mut daemons = Cells::default();
-    for column in [BOWLINE, CRUN, RUNC] {
+    for column in [FLOOR, BOWLINE, CRUN, RUNC] {
         let name = on.name().to_owned();
         let runtimes = match (column, on.peer(column)) {
+            (FLOOR, _) => Runtimes::Floor,
             (BOWLINE, _) => Runtimes::Bowline(bin),
             (_, Some(peer)) => Runtimes::Runc(peer.program(), peer.is_kept_from_v2()),
             (_, None) => continue,
@@ -102,7 +103,9 @@ pub fn output(rounds: &mut Rounds, on: &mut Managers, contenders: &Contenders) -
         let mut spec = job.spec;
         spec["process"]["terminal"] = json!(terminal);
         rows.extend(rounds.measure([name], Gap::None, on, ready, |on, column| {
-            Ok([on.at(column).map(|daemon| daemon.output(&spec, terminal, WRITTEN)).transpose()?])
+            // The floor has no process that would write.
+            let daemon = on.at(column).filter(|_| column != FLOOR);
+            Ok([daemon.map(|daemon| daemon.output(&spec, terminal, WRITTEN)).transpose()?])
         })?);
     }
     Ok(rows)
@@ -178,7 +181,8 @@ pub fn memory(rounds: &Rounds, on: &mut Managers, most: usize, idle: Duration) -
     let mut figures = names.map(|(name, unit)| Figure { name, values: Cells::default(), unit });
     for (column, daemon) in on.daemons.iter_mut().enumerate() {
         rounds.go_on()?;
-        let Some(daemon) = daemon else { continue };
+        // Nobody asks what the floor's shim has.
+        let Some(daemon) = daemon.as_mut().filter(|_| column != FLOOR) else { continue };
         let values = memory::measure(daemon, most, idle)?;
         for (figure, value) in figures.iter_mut().zip(values) {
             figure.values[column] = Some(value);

@@ -56,7 +56,7 @@ impl Figure {
         object.insert("name".to_owned(), json!(self.name));
         object.insert("unit".to_owned(), json!(self.unit));
         object.insert("value".to_owned(), json!(self.values[BOWLINE]));
-        for column in [CRUN, RUNC] {
+        for column in [FLOOR, CRUN, RUNC] {
             object.insert(COLUMNS[column].to_owned(), json!(self.values[column]));
         }
         Value::Object(object)

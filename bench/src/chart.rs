@@ -1,7 +1,7 @@
-//! The chart of a run, as an SVG picture: some rows, and in each a bar for
-//! everybody who was measured.
+//! Charts as SVG pictures: groups of bars, such as some rows of a run, and in each a
+//! bar for everybody who was measured.
 //!
-//! Pure: takes rows, returns text. Colours and type are those of the pictures
+//! Pure: takes values, returns text. Colours and type are those of the pictures
 //! in `docs/`.
 
 use std::fmt::Write as _;
@@ -27,38 +27,69 @@ const BAR: usize = 14;
 const BETWEEN_BARS: usize = 4;
 const BETWEEN_GROUPS: usize = 34;
 
-/// The picture; `None` where none of its rows was measured.
+/// A measure, and a bar for each who has it.
+pub struct Group {
+    pub title: String,
+    pub bars: Vec<Bar>,
+    /// What a bar of full length is, where not the group's own longest.
+    pub longest: Option<f64>,
+}
+
+pub struct Bar {
+    pub name: String,
+    /// Of the picture's style: whose it is.
+    pub class: &'static str,
+    pub value: f64,
+    /// The value as it is written behind the bar.
+    pub text: String,
+}
+
+/// The picture of a run; `None` where none of its rows was measured.
 pub fn svg(rows: &[Row], machine: &str) -> Option<String> {
-    let drawn: Vec<(&str, &Row)> =
-        ROWS.iter().filter_map(|(name, title)| Some((*title, rows.iter().find(|row| row.name == *name)?))).collect();
-    let medians = |row: &Row| (0..COLUMNS.len()).filter_map(|column| Some((column, row.median(column)?))).collect();
-    let groups: Vec<(&str, Vec<(usize, f64)>)> = drawn.iter().map(|(title, row)| (*title, medians(row))).collect();
-    let longest = groups.iter().flat_map(|(_, bars)| bars).map(|(_, ms)| *ms).fold(0.0, f64::max);
-    if longest <= 0.0 {
-        return None;
-    }
+    let drawn = ROWS.iter().filter_map(|(name, title)| Some((*title, rows.iter().find(|row| row.name == *name)?)));
+    let bar = |column: usize, ms: f64| Bar {
+        name: NAMES[column].to_owned(),
+        class: class(column),
+        value: ms,
+        text: format!("{} ms", digits(ms)),
+    };
+    let bars = |row: &Row| (0..COLUMNS.len()).filter_map(|column| Some(bar(column, row.median(column)?))).collect();
+    let mut groups: Vec<Group> =
+        drawn.map(|(title, row)| Group { title: title.to_owned(), bars: bars(row), longest: None }).collect();
+    // All are times, on one scale.
+    let longest = groups.iter().flat_map(|group| &group.bars).map(|bar| bar.value).fold(0.0, f64::max);
+    groups.iter_mut().for_each(|group| group.longest = Some(longest));
+    let label = "How long launches and execs take: bowline, crun, runc and the floor";
+    picture(label, &format!("Medians, shorter is better. {machine}"), &groups)
+}
+
+/// A picture of these groups, one below the other; `None` where there is no bar.
+pub fn picture(label: &str, heading: &str, groups: &[Group]) -> Option<String> {
     let (mut body, mut top) = (String::new(), 40);
-    for (title, bars) in &groups {
+    for Group { title, bars, longest } in groups {
+        let longest = longest.unwrap_or_else(|| bars.iter().map(|bar| bar.value).fold(0.0, f64::max));
         let _ = writeln!(body, r#"<text class="title" x="16" y="{}">{title}</text>"#, top + 2);
         top += 12;
-        for (column, ms) in bars {
-            let (length, middle) = ((ms / longest * LONGEST).max(1.0), top + BAR - 3);
-            let class = class(*column);
-            let _ = writeln!(body, r#"<text class="name" x="{}" y="{middle}">{}</text>"#, LEFT - 8, NAMES[*column]);
+        for Bar { name, class, value, text } in bars {
+            let (length, middle) = ((value / longest * LONGEST).clamp(1.0, LONGEST), top + BAR - 3);
+            let _ = writeln!(body, r#"<text class="name" x="{}" y="{middle}">{name}</text>"#, LEFT - 8);
             let _ =
                 writeln!(body, r#"<rect class="{class}" x="{LEFT}" y="{top}" width="{length:.1}" height="{BAR}"/>"#);
             let end = LEFT as f64 + length + 6.0;
-            let _ = writeln!(body, r#"<text class="value" x="{end:.1}" y="{middle}">{} ms</text>"#, digits(*ms));
+            let _ = writeln!(body, r#"<text class="value" x="{end:.1}" y="{middle}">{text}</text>"#);
             top += BAR + BETWEEN_BARS;
         }
         top += BETWEEN_GROUPS - BETWEEN_BARS;
     }
+    if groups.iter().all(|group| group.bars.is_empty()) {
+        return None;
+    }
     let height = top + 4;
     Some(format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         role=\"img\" aria-label=\"How long launches and execs take: bowline, crun, runc and the floor\">\n{STYLE}\n\
+         role=\"img\" aria-label=\"{label}\">\n{STYLE}\n\
          <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
-         <text class=\"name\" style=\"text-anchor:start\" x=\"16\" y=\"20\">Medians, shorter is better. {machine}</text>\n\
+         <text class=\"name\" style=\"text-anchor:start\" x=\"16\" y=\"20\">{heading}</text>\n\
          {body}</svg>\n"
     ))
 }

@@ -99,9 +99,24 @@ impl Contenders {
     /// A task that runs `command` with this seccomp setting, and a network
     /// namespace of its own, which is the dearest of them.
     pub fn job(&self, command: &[&'static str], seccomp: &str) -> Result<Job> {
+        self.job_by(command, |task| {
+            task.seccomp = Some(seccomp.parse()?);
+            Ok(())
+        })
+    }
+
+    /// A task that may have so many processes, with the default filter.
+    pub fn job_of(&self, processes: usize, command: &[&'static str]) -> Result<Job> {
+        self.job_by(command, |task| {
+            task.pids = Some(processes.to_string().parse()?);
+            Ok(())
+        })
+    }
+
+    fn job_by(&self, command: &[&'static str], change: impl FnOnce(&mut Task) -> Result<()>) -> Result<Job> {
         let mut task = self.task(command)?;
         task.namespaces.network = Some(Namespace::Private);
-        task.seccomp = Some(seccomp.parse()?);
+        change(&mut task)?;
         let spec = serde_json::to_value(configure(&task, "bench")?);
         let spec = spec.doing(Kind::Internal, || "cannot write a configuration as JSON")?;
         Ok(Job { description: described(&task)?, spec, command: command.to_vec() })

@@ -152,10 +152,15 @@ pub struct Held {
 impl Held {
     /// Starts them, with the default filter.
     pub fn start(on: &mut Contenders) -> Result<Held> {
-        let job = on.job(&["/bin/sleep", "1000000"], "default")?;
-        let bundles = on.bundles("held", &job)?;
+        let job = sleeper(on)?;
         on.floor.hold()?;
         on.duty.hold()?;
+        Held::of(on, "held", &job)
+    }
+
+    /// Starts those of a job, which the floors do not have.
+    pub fn of(on: &mut Contenders, name: &str, job: &Job) -> Result<Held> {
+        let bundles = on.bundles(name, job)?;
         let up = on.shims.hold(&job.description)?;
         let mut ids = Cells::default();
         for column in [CRUN, RUNC] {
@@ -164,6 +169,25 @@ impl Held {
             }
         }
         Ok(Held { up, ids })
+    }
+
+    /// bowline's shim.
+    pub fn up(&self) -> &Up {
+        &self.up
+    }
+
+    /// How many tasks there are, those of the floors apart.
+    pub fn count(&self) -> usize {
+        1 + self.ids.iter().flatten().count()
+    }
+
+    /// A question about the task of a column, if that is there.
+    pub fn call(&self, on: &mut Contenders, column: usize, call: Call) -> Result<Option<Duration>> {
+        match (column, &self.ids[column]) {
+            (BOWLINE, _) => on.shims.call(&self.up, call).map(Some),
+            (_, Some(id)) => on.peer(column).map_or(Ok(None), |peer| peer.call(id, call)),
+            (_, None) => Ok(None),
+        }
     }
 
     /// A command in the task of a peer, if that is there.
@@ -214,11 +238,9 @@ pub fn calls(rounds: &mut Rounds, on: &mut Contenders, held: &Held) -> Result<Ve
             on,
             |_| Ok(()),
             |on, column| {
-                Ok([match (column, &held.ids[column]) {
-                    (FLOOR, _) => Some(on.shims.call(&held.up, Call::Nothing)?),
-                    (BOWLINE, _) => Some(on.shims.call(&held.up, call)?),
-                    (_, Some(id)) => on.peer(column).map_or(Ok(None), |peer| peer.call(id, call))?,
-                    (_, None) => None,
+                Ok([match column {
+                    FLOOR => Some(on.shims.call(&held.up, Call::Nothing)?),
+                    _ => held.call(on, column, call)?,
                 }])
             },
         )?;

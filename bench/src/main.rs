@@ -3,9 +3,10 @@
 //!
 //! ```text
 //!   main ─► account ─► contenders
+//!       ├► density, growth ─► groups
 //!       ├──► groups ─► rounds ─► contenders: floor, shim, peers ─► runner; table
 //!       │        ├──► memory
-//!       ├► managed ─► containerd ─► grpc
+//!       ├► managed ─► containerd ─► grpc; mounts
 //!       └► nomad ─► driver ──────────┘
 //! ```
 
@@ -14,12 +15,15 @@ mod chart;
 mod command_line;
 mod containerd;
 mod contenders;
+mod density;
 mod driver;
 mod floor;
 mod groups;
+mod growth;
 mod grpc;
 mod managed;
 mod memory;
+mod mounts;
 mod nomad;
 mod peers;
 mod quiet;
@@ -41,7 +45,9 @@ use serde_json::{Value, json};
 
 use command_line::CommandLine;
 use contenders::Contenders;
+use density::Density;
 use groups::Held;
+use managed::{Managers, Written};
 use rounds::{Gap, Rounds};
 use say::say;
 use shim::Alone;
@@ -93,7 +99,10 @@ enum What {
     Together,
     Sandbox,
     Memory,
+    Growth,
+    Density,
     Containerd,
+    Probes,
     Nomad,
 }
 
@@ -143,6 +152,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let about = about(&contenders, count);
     let mut rows = rows(&mut rounds, &mut contenders, arguments, &bin)?;
     let mut figures = figures(&mut rounds, &mut contenders, arguments)?;
+    let density = density(&rounds, &mut contenders, arguments, &bin)?;
     let (more_rows, more_figures) = containerd(&mut rounds, &mut contenders, arguments, &bin)?;
     rows.extend(more_rows);
     figures.extend(more_figures);
@@ -151,12 +161,18 @@ fn run(arguments: &Arguments) -> Result<()> {
     figures.extend(more_figures);
     drop(contenders);
 
-    write(&arguments.json, &format!("{:#}\n", table::json(&about, &rows, &figures)))?;
+    let mut json = table::json(&about, &rows, &figures);
+    json["density"] = density.as_ref().map_or(Value::Null, Density::json);
+    write(&arguments.json, &format!("{json:#}\n"))?;
     if let Some(chart) = chart::svg(&rows, &machine(&about)) {
         write(&arguments.chart, &chart)?;
     }
+    if let Some(chart) = density.as_ref().and_then(|density| density.svg(&machine(&about))) {
+        write(&arguments.chart.with_file_name("density.svg"), &chart)?;
+    }
     let text = table::text(&rows, &figures, arguments.small);
-    let text = format!("{text}\n{}\nAll figures: {}\n", legend(&about), arguments.json.display());
+    let many = density.as_ref().map(Density::text).unwrap_or_default();
+    let text = format!("{text}\n{many}\n{}\nAll figures: {}\n", legend(&about), arguments.json.display());
     print(&text)
 }
 
@@ -205,7 +221,23 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &P
         say("measuring sandboxes");
         rows.extend(groups::sandbox(rounds, on)?);
     }
+    if arguments.wants(What::Growth) {
+        let count = if arguments.small { 20 } else { 2000 };
+        say(&format!("measuring growth: {count} processes in a task"));
+        rows.extend(growth::crowd(&mut rounds.fewer(20), on, count)?);
+        say("measuring growth: output that is kept");
+        rows.extend(growth::log(&mut rounds.fewer(if arguments.small { 1 } else { 5 }), on)?);
+    }
     Ok(rows)
+}
+
+/// What many tasks take.
+fn density(rounds: &Rounds, on: &mut Contenders, arguments: &Arguments, bin: &Path) -> Result<Option<Density>> {
+    if !arguments.wants(What::Density) {
+        return Ok(None);
+    }
+    let (sizes, sandboxes): (&[usize], _) = if arguments.small { (&[1, 5], 2) } else { (&[1, 10, 100, 1000], 500) };
+    density::measure(rounds, on, bin, sizes, sandboxes).map(Some)
 }
 
 /// What a person at a shell waits for.
@@ -222,8 +254,13 @@ fn command_line(rounds: &mut Rounds, on: &mut Contenders, held: &Held, bin: &Pat
 }
 
 fn figures(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    if arguments.wants(What::Growth) {
+        say("measuring growth: waiters");
+        figures.extend(growth::waiters(on, if arguments.small { 10 } else { 1000 })?);
+    }
     if !arguments.wants(What::Memory) {
-        return Ok(Vec::new());
+        return Ok(figures);
     }
     say("measuring memory");
     rounds.go_on()?;
@@ -231,7 +268,8 @@ fn figures(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> R
     let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
     let values = memory::measure(&mut Alone(&mut on.shims, &job.description), most, Duration::from_secs(idle))?;
     let figure = |((name, unit), value)| Figure { name, values: table::of_bowline(value), unit };
-    Ok(memory::names("", most).into_iter().zip(values).map(figure).collect())
+    figures.extend(memory::names("", most).into_iter().zip(values).map(figure));
+    Ok(figures)
 }
 
 /// What is measured through containerd.
@@ -241,32 +279,59 @@ fn containerd(
     arguments: &Arguments,
     bin: &Path,
 ) -> Result<(Vec<Row>, Vec<Figure>)> {
-    if !arguments.wants(What::Containerd) {
+    if ![What::Containerd, What::Growth, What::Probes].iter().any(|what| arguments.wants(*what)) {
         return Ok(Default::default());
     }
     let Some(mut managers) = managed::start(on, bin)? else {
         say("containerd is not installed: its rows are left out");
         return Ok(Default::default());
     };
+    let (mut rows, mut figures) = (Vec::new(), Vec::new());
+    if arguments.wants(What::Containerd) {
+        (rows, figures) = tasks(rounds, &mut managers, on, arguments)?;
+    }
+    if arguments.wants(What::Growth) {
+        say("measuring containerd: growth");
+        let (at_once, much) = if arguments.small { (4, Written::SOME) } else { (64, Written::MUCH) };
+        rows.extend(managed::execs_at_once(&mut rounds.fewer(20), &mut managers, at_once)?);
+        rows.extend(managed::output(&mut rounds.fewer(if arguments.small { 1 } else { 3 }), &mut managers, on, much)?);
+    }
+    if arguments.wants(What::Probes) {
+        let (tasks, seconds, count) = if arguments.small { (4, 2, 2) } else { (100, 60, 50) };
+        say("measuring containerd: mounts");
+        figures.extend(managed::mount_events(rounds, &mut managers, count)?);
+        say(&format!("measuring containerd: {tasks} tasks with probes"));
+        figures.extend(managed::probes_of_many(rounds, &mut managers, tasks, Duration::from_secs(seconds))?);
+    }
+    Ok((rows, figures))
+}
+
+/// What is asked of tasks one by one.
+fn tasks(
+    rounds: &mut Rounds,
+    managers: &mut Managers,
+    on: &Contenders,
+    arguments: &Arguments,
+) -> Result<(Vec<Row>, Vec<Figure>)> {
     let mut rows = Vec::new();
     for gap in [Gap::None, Gap::Random] {
         say(&format!("measuring containerd: launch, gap {gap:?}"));
-        rows.extend(managed::launch(rounds, &mut managers, gap)?);
+        rows.extend(managed::launch(rounds, managers, gap)?);
     }
     say("measuring containerd: exec, calls");
-    rows.extend(managed::within(rounds, &mut managers)?);
+    rows.extend(managed::within(rounds, managers)?);
     say("measuring containerd: kill, delete");
-    rows.extend(managed::kill(rounds, &mut managers)?);
+    rows.extend(managed::kill(rounds, managers)?);
     say("measuring containerd: output");
-    rows.extend(managed::output(&mut rounds.fewer(if arguments.small { 1 } else { 5 }), &mut managers, on)?);
+    rows.extend(managed::output(&mut rounds.fewer(if arguments.small { 1 } else { 5 }), managers, on, Written::SOME)?);
     say("measuring containerd: several at once");
     let (count, times) = if arguments.small { (4, 1) } else { (50, 5) };
-    rows.extend(managed::together(&mut rounds.fewer(times), &mut managers, count)?);
+    rows.extend(managed::together(&mut rounds.fewer(times), managers, count)?);
     say("measuring containerd: memory");
     let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
-    let mut figures = managed::memory(rounds, &mut managers, most, Duration::from_secs(idle))?;
+    let mut figures = managed::memory(rounds, managers, most, Duration::from_secs(idle))?;
     say("measuring containerd: execs as probes");
-    figures.push(managed::probes(rounds, &mut managers, if arguments.small { 5 } else { 200 })?);
+    figures.push(managed::probes(rounds, managers, if arguments.small { 5 } else { 200 })?);
     Ok((rows, figures))
 }
 

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::containerd::{Daemon, Runtimes, Sleeper};
 use crate::contenders::{Contenders, Job};
 use crate::memory::{self, Sleepers as _};
+use crate::mounts;
 use crate::quiet;
 use crate::rounds::{Gap, Rounds};
 use crate::shim::Call;
@@ -18,9 +19,13 @@ use crate::table::{BOWLINE, COLUMNS, CRUN, Cells, FLOOR, Figure, RUNC, Row};
 
 /// Tasks that a manager starts or ends at a time.
 const AT_ONCE: usize = 10;
-/// How many times `dd` writes 64 KiB, and what that makes.
-const WRITES: &str = "count=320";
-const WRITTEN: u64 = 320 * 64 * 1024;
+/// How much a task writes: its name, how many times `dd` writes 64 KiB, and what that makes.
+pub struct Written(&'static str, &'static str, u64);
+
+impl Written {
+    pub const SOME: Written = Written("20 MB", "count=320", 320 << 16);
+    pub const MUCH: Written = Written("1 GB", "count=16384", 16384 << 16);
+}
 
 /// A containerd for each contender, by column.
 pub struct Managers {
@@ -95,17 +100,22 @@ pub fn within(rounds: &mut Rounds, on: &mut Managers) -> Result<Vec<Row>> {
 }
 
 /// Much output, through a terminal and without.
-pub fn output(rounds: &mut Rounds, on: &mut Managers, contenders: &Contenders) -> Result<Vec<Row>> {
+pub fn output(
+    rounds: &mut Rounds,
+    on: &mut Managers,
+    contenders: &Contenders,
+    Written(much, count, bytes): Written,
+) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (name, terminal) in [("containerd: 20 MB to a FIFO", false), ("containerd: 20 MB to a terminal", true)] {
-        let job =
-            contenders.job(&["/bin/busybox", "dd", "if=/dev/zero", "bs=64k", "status=none", WRITES], "default")?;
+    for (place, terminal) in [("a FIFO", false), ("a terminal", true)] {
+        let name = format!("containerd: {much} to {place}");
+        let job = contenders.job(&["/bin/busybox", "dd", "if=/dev/zero", "bs=64k", "status=none", count], "default")?;
         let mut spec = job.spec;
         spec["process"]["terminal"] = json!(terminal);
-        rows.extend(rounds.measure([name], Gap::None, on, ready, |on, column| {
+        rows.extend(rounds.measure([name.as_str()], Gap::None, on, ready, |on, column| {
             // The floor has no process that would write.
             let daemon = on.at(column).filter(|_| column != FLOOR);
-            Ok([daemon.map(|daemon| daemon.output(&spec, terminal, WRITTEN)).transpose()?])
+            Ok([daemon.map(|daemon| daemon.output(&spec, terminal, bytes)).transpose()?])
         })?);
     }
     Ok(rows)
@@ -165,6 +175,78 @@ pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure
         *value = Some((busy - idly / idle * took).max(0.0) / count as f64 * 1e3);
     }
     Ok(figure)
+}
+
+/// Execs in one task, all at once.
+pub fn execs_at_once(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<Vec<Row>> {
+    let mut held: Cells<Option<Sleeper>> = Default::default();
+    for (daemon, held) in on.daemons.iter_mut().zip(&mut held) {
+        *held = daemon.as_mut().map(Daemon::hold).transpose()?;
+    }
+    let names = ["half have ended", "all have ended"].map(|part| format!("containerd: {count} execs at once: {part}"));
+    let rows = rounds.measure(names.each_ref().map(String::as_str), Gap::None, on, ready, |on, column| {
+        let Some((daemon, one)) = on.at(column).zip(held[column].as_ref()) else { return Ok([None; 2]) };
+        Ok(daemon.execs_at_once(&vec![one.id(); count])?.map(Some))
+    })?;
+    for (daemon, one) in on.daemons.iter_mut().flatten().zip(held.into_iter().flatten()) {
+        daemon.end(one)?;
+    }
+    Ok(rows.into())
+}
+
+/// What is left of the machine while each of many tasks has a command in it every second, as Kubernetes' probes are, and
+/// how many of them there were in time.
+pub fn probes_of_many(rounds: &Rounds, on: &mut Managers, tasks: usize, time: Duration) -> Result<Vec<Figure>> {
+    let what = format!("containerd: {tasks} tasks, an exec in each every second");
+    let figure = |part: &str, unit| Figure { name: format!("{what}: {part}"), values: Cells::default(), unit };
+    let mut figures = vec![figure("the machine is idle", "%"), figure("execs of those asked for", "%")];
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    for (column, daemon) in on.daemons.iter_mut().enumerate() {
+        let Some(daemon) = daemon else { continue };
+        let (ids, _) = daemon.start_all(tasks, AT_ONCE)?;
+        let mut done = 0;
+        let (busy, took) = spent(|| {
+            done = daemon.probe_all(&ids, time, AT_ONCE, rounds)?;
+            Ok(())
+        })?;
+        daemon.end_all(&ids, AT_ONCE)?;
+        let idle = 1.0 - busy.as_secs_f64() / took.as_secs_f64() / processors;
+        let asked = tasks as f64 * took.as_secs_f64();
+        for (figure, share) in figures.iter_mut().zip([idle, done as f64 / asked]) {
+            figure.values[column] = Some(share.clamp(0.0, 1.0) * 100.0);
+        }
+    }
+    Ok(figures)
+}
+
+/// How often process 1, such as systemd, is told that mounts have changed: for a launch and for an exec.
+pub fn mount_events(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Vec<Figure>> {
+    let figure = |what: &str| Figure {
+        name: format!("containerd: changes of mounts that process 1 is told of: {what}"),
+        values: Cells::default(),
+        unit: "number",
+    };
+    let mut figures = vec![figure("a launch"), figure("an exec")];
+    let Managers { daemons, job } = on;
+    for (column, daemon) in daemons.iter_mut().enumerate() {
+        let Some(daemon) = daemon else { continue };
+        let one = daemon.hold()?;
+        let launches = mounts::changes(|| each(rounds, count, || daemon.launch(&job.spec)))?;
+        let execs = mounts::changes(|| each(rounds, count, || daemon.exec_in(one.id())))?;
+        daemon.end(one)?;
+        for (figure, changes) in figures.iter_mut().zip([launches, execs]) {
+            figure.values[column] = Some(changes as f64 / count as f64);
+        }
+    }
+    Ok(figures)
+}
+
+fn each(rounds: &Rounds, count: usize, mut act: impl FnMut() -> Result<Duration>) -> Result<()> {
+    for _ in 0..count {
+        rounds.go_on()?;
+        act()?;
+    }
+    Ok(())
 }
 
 const BETWEEN_PROBES: Duration = Duration::from_millis(100);

@@ -73,7 +73,7 @@ pub fn proportional(pid: u32) -> Result<f64> {
 }
 
 /// Private_Clean and Private_Dirty, in KiB.
-fn private(pid: u32) -> Result<f64> {
+pub fn private(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     Ok(kernel_number(&path, "Private_Clean:")? + kernel_number(&path, "Private_Dirty:")?)
 }

@@ -7,7 +7,7 @@ mod sandbox;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,9 @@ use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
-use crate::memory::Sleepers;
+use crate::memory::{SETTLE, Sleepers};
 
 /// Where shims are started, and those that wait for a task.
 pub struct Shims {
@@ -35,6 +36,7 @@ pub struct Shims {
 
 /// A shim of ours; dropped, it is gone with everything of its task.
 pub struct Up {
+    id: TaskId,
     folder: Folder,
     child: Child,
     gone: OwnedFd,
@@ -92,7 +94,7 @@ impl Shims {
         // Answered by its loop, which runs once it has set itself up.
         self.runtime.block_on(shim.state())?;
         let systemd = Systemd::by(spawn::bowline(&self.binary));
-        Ok(Up { folder, child, gone, shim, systemd })
+        Ok(Up { id: id.clone(), folder, child, gone, shim, systemd })
     }
 
     fn take(&mut self) -> Result<Up> {
@@ -121,6 +123,35 @@ impl Shims {
         Ok([exited, removed])
     }
 
+    /// Has so many clients wait for a task, each over a connection of its own.
+    pub fn wait_often(&self, up: &Up, count: usize) -> Result<Vec<JoinHandle<Result<ExitReport>>>> {
+        self.runtime.block_on(async {
+            let mut waiting = Vec::new();
+            for _ in 0..count {
+                let Presence::Live(shim) = bowline_client::find(&up.folder, &up.id).await? else {
+                    return Err(Error::new(Kind::Internal, format!("the shim of {} has died", up.id)));
+                };
+                waiting.push(tokio::spawn(async move { waited(&shim).await }));
+            }
+            // All have asked by then.
+            tokio::time::sleep(SETTLE).await;
+            Ok(waiting)
+        })
+    }
+
+    /// Kills the task: until all that wait for it know.
+    pub fn end_of(&self, up: &Up, waiting: Vec<JoinHandle<Result<ExitReport>>>) -> Result<Duration> {
+        let begin = Instant::now();
+        self.runtime.block_on(async {
+            up.shim.stop(Some(9), Some(0)).await?;
+            for one in waiting {
+                one.await.doing(Kind::Internal, || "cannot wait for a task")??;
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(begin.elapsed())
+    }
+
     /// Several tasks at once, each from request to its shim's leaving, until
     /// the last has left.
     pub fn launch_together(&mut self, description: &str, count: usize) -> Result<Duration> {
@@ -138,6 +169,11 @@ impl Shims {
         let removed = begin.elapsed();
         reports.into_iter().try_for_each(|report: Result<ExitReport>| expect_success(report?.exit_code))?;
         Ok(removed)
+    }
+
+    /// The folder in which they keep their records.
+    pub fn state(&self) -> &Path {
+        self.state.path()
     }
 
     /// The pid of the shim that gets the next task.
@@ -204,7 +240,7 @@ impl Sleepers for Alone<'_> {
     }
 
     fn pid(up: &Up) -> u32 {
-        up.child.id()
+        up.pid()
     }
 
     fn end(&mut self, up: Up) -> Result<()> {
@@ -238,6 +274,11 @@ impl Call {
 }
 
 impl Up {
+    /// The shim's.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn wait_until_gone(&self) {
         // A pidfd is readable once its process has ended.
         while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&self.gone, PollFlags::IN)], None) {}
@@ -267,7 +308,7 @@ async fn waited(shim: &Shim) -> Result<ExitReport> {
 fn expect_success(code: Option<i32>) -> Result<()> {
     match code {
         Some(0) => Ok(()),
-        code => Err(Error::new(Kind::Internal, format!("/bin/true exited with {code:?}"))),
+        code => Err(Error::new(Kind::Internal, format!("a task exited with {code:?}"))),
     }
 }
 

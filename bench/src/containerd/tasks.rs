@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 
 use super::proto::{self, *};
 use super::{Daemon, PATIENCE, any};
+use crate::grpc::Answers;
 use crate::memory::{Sleepers, kernel_number};
+use crate::rounds::Rounds;
 use crate::shim::{Call, together};
 
 const CONTAINERS: &str = "containerd.services.containers.v1.Containers";
@@ -184,6 +186,58 @@ impl Daemon {
         Ok(took)
     }
 
+    /// As many commands at once as tasks are named: until half of them have ended, and all.
+    pub fn execs_at_once(&mut self, ids: &[&str]) -> Result<[Duration; 2]> {
+        let all: Vec<_> = ids.iter().map(|id| self.exec_requests(id)).collect();
+        let begin = Instant::now();
+        let ended = self.block(async {
+            let starts = all.iter().map(async |(request, of_exec)| {
+                self.ask("Exec", request).await?;
+                self.ask("Start", of_exec).await
+            });
+            // Exits are heard while others are still to be started.
+            let (started, ended) = tokio::join!(together(starts.collect()), self.ends(all.len(), begin));
+            started.into_iter().collect::<Result<()>>()?;
+            let deletes = all.iter().map(|(_, of_exec)| self.ask("DeleteProcess", of_exec));
+            together(deletes.collect()).await.into_iter().collect::<Result<()>>()?;
+            ended
+        })?;
+        Ok([ended[ended.len() / 2], ended[ended.len() - 1]])
+    }
+
+    /// When the next processes have ended, from `begin` on; all by themselves.
+    async fn ends(&self, count: usize, begin: Instant) -> Result<Vec<Duration>> {
+        let mut ended = Vec::new();
+        let mut exits = self.exits.lock().await;
+        while ended.len() < count {
+            let exit = next_exit(&mut exits).await?;
+            ended.push(begin.elapsed());
+            expect(exit.exit_status, 0)?;
+        }
+        Ok(ended)
+    }
+
+    /// Runs commands in these tasks, one in each every second, for so long: how many there were.
+    pub fn probe_all(&mut self, ids: &[String], time: Duration, at_once: usize, rounds: &Rounds) -> Result<usize> {
+        let begin = Instant::now();
+        let between =
+            Duration::from_secs(1) * u32::try_from(at_once).unwrap_or(1) / u32::try_from(ids.len()).unwrap_or(1);
+        let (mut due, mut done) = (Duration::ZERO, 0);
+        loop {
+            for some in ids.chunks(at_once) {
+                rounds.go_on()?;
+                // Who is late has no pause.
+                std::thread::sleep(due.saturating_sub(begin.elapsed()));
+                if begin.elapsed() >= time {
+                    return Ok(done);
+                }
+                self.execs_at_once(&some.iter().map(String::as_str).collect::<Vec<_>>())?;
+                done += some.len();
+                due += between;
+            }
+        }
+    }
+
     /// A task that sleeps, created and not started.
     pub fn created(&mut self) -> Result<Sleeper> {
         let spec = self.sleeper.clone();
@@ -275,10 +329,7 @@ impl Daemon {
         let mut status = 0;
         let mut exits = self.exits.lock().await;
         while !awaited.is_empty() {
-            let next = exits.next::<Envelope>().await?;
-            let envelope = next.ok_or_else(|| Error::new(Kind::Internal, "containerd tells no more events"))?;
-            let exit = TaskExit::parse_from_bytes(&envelope.event.value)
-                .doing(Kind::Internal, || "cannot read an exit event of containerd's")?;
+            let exit = next_exit(&mut exits).await?;
             let before = awaited.len();
             awaited.retain(|whose| *whose != (exit.container_id.as_str(), exit.id.as_str()));
             if awaited.len() < before {
@@ -326,6 +377,13 @@ impl Sleeper {
     pub fn shim(&self) -> u32 {
         self.shim
     }
+}
+
+async fn next_exit(exits: &mut Answers) -> Result<TaskExit> {
+    let next = exits.next::<Envelope>().await?;
+    let envelope = next.ok_or_else(|| Error::new(Kind::Internal, "containerd tells no more events"))?;
+    TaskExit::parse_from_bytes(&envelope.event.value)
+        .doing(Kind::Internal, || "cannot read an exit event of containerd's")
 }
 
 pub(super) fn of(id: &str) -> OfTask {

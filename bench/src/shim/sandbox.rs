@@ -41,16 +41,29 @@ impl Shims {
     pub fn sandbox_of(&mut self, description: &str, count: usize) -> Result<[Duration; 2]> {
         let mut sandbox = self.sandboxs_shim()?;
         let begin = Instant::now();
-        self.runtime.block_on(sandbox.up.shim.create_sandbox())?;
-        for _ in 0..count {
-            let member = sandbox.join(self)?;
-            self.runtime.block_on(member.shim.launch(request(description)))?;
-        }
+        self.fill(&mut sandbox, description, count)?;
         let created = begin.elapsed();
         let begin = Instant::now();
         self.runtime.block_on(sandbox.up.shim.remove_sandbox(true))?;
         sandbox.up.wait_until_gone();
         Ok([created, begin.elapsed()])
+    }
+
+    /// One with `count` members that stay.
+    pub fn hold_sandbox(&mut self, description: &str, count: usize) -> Result<Sandbox> {
+        let mut sandbox = self.sandboxs_shim()?;
+        self.fill(&mut sandbox, description, count)?;
+        Ok(sandbox)
+    }
+
+    /// Creates it and launches its members.
+    fn fill(&self, sandbox: &mut Sandbox, description: &str, count: usize) -> Result<()> {
+        self.runtime.block_on(sandbox.up.shim.create_sandbox())?;
+        for _ in 0..count {
+            let member = sandbox.join(self)?;
+            self.runtime.block_on(member.shim.launch(request(description)))?;
+        }
+        Ok(())
     }
 
     /// A member, from its folder until its exit is reported, until all is done
@@ -98,6 +111,11 @@ impl Shims {
 }
 
 impl Sandbox {
+    /// Its shim's.
+    pub fn pid(&self) -> u32 {
+        self.up.pid()
+    }
+
     fn join(&mut self, shims: &Shims) -> Result<Joining> {
         self.members += 1;
         let id: TaskId = format!("{}-{}", self.id, self.members).parse()?;

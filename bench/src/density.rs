@@ -1,0 +1,179 @@
+//! Many tasks on one machine: what one more takes, from one task to a thousand; and sandboxes of two.
+//!
+//! What is per task should be the same however many there are. The commands look at all tasks, so theirs grows, and its
+//! part for each task should not.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bowline_executor::{Doing, Error, Kind, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Value, json};
+
+use crate::chart::{self, Bar, Group};
+use crate::contenders::Contenders;
+use crate::groups;
+use crate::memory::{self, SETTLE, kernel_number};
+use crate::rounds::Rounds;
+use crate::say::say;
+use crate::table::{aligned, digits};
+
+/// What is measured: its name, and its unit. The first three are of one task.
+const MEASURES: [(&str, &str); 6] = [
+    ("start, its shim's included", "ms"),
+    ("its shim's memory, PSS", "KiB"),
+    ("memory of the machine", "KiB"),
+    ("`ps`", "ms"),
+    ("`stats`", "ms"),
+    ("`metrics --once`", "ms"),
+];
+const PER_TASK: usize = 3;
+/// What asks about all tasks.
+const COMMANDS: [&[&str]; 3] = [&["ps"], &["stats"], &["metrics", "--once"]];
+
+/// So many tasks, and what was measured of them.
+struct Step {
+    name: String,
+    tasks: usize,
+    values: [f64; MEASURES.len()],
+}
+
+/// See the module.
+pub struct Density(Vec<Step>);
+
+/// Measures as many tasks as each of `sizes` says, one after the other, then `sandboxes` of two.
+pub fn measure(rounds: &Rounds, on: &mut Contenders, bin: &Path, sizes: &[usize], sandboxes: usize) -> Result<Density> {
+    raise_limit()?;
+    let commands = Commands { program: bin.join("bowline"), state: on.shims.state().to_owned() };
+    let job = groups::sleeper(on)?;
+    let mut steps = Vec::new();
+    let before = available()?;
+    let mut all = Vec::new();
+    for size in sizes {
+        say(&format!("measuring density: {size} tasks"));
+        let (begin, more) = (Instant::now(), size - all.len());
+        for _ in 0..more {
+            rounds.go_on()?;
+            all.push(on.shims.hold(&job.description)?);
+        }
+        let start = milliseconds(begin.elapsed()) / more as f64;
+        let name = if *size == 1 { "1 task".to_owned() } else { format!("{size} tasks") };
+        steps.push(Step::of(name, *size, start, all.iter().map(|up| up.pid()), before, &commands)?);
+    }
+    drop(all);
+
+    say(&format!("measuring density: {sandboxes} sandboxes"));
+    let member = on.member(&["/bin/sleep", "1000000"])?;
+    let (before, begin) = (available()?, Instant::now());
+    let mut all = Vec::new();
+    for _ in 0..sandboxes {
+        rounds.go_on()?;
+        all.push(on.shims.hold_sandbox(&member, 2)?);
+    }
+    let start = milliseconds(begin.elapsed()) / (2 * sandboxes) as f64;
+    let name = format!("{sandboxes} sandboxes of 2");
+    steps.push(Step::of(name, 2 * sandboxes, start, all.iter().map(|sandbox| sandbox.pid()), before, &commands)?);
+    Ok(Density(steps))
+}
+
+impl Step {
+    /// What `tasks` take, whose shims are these, where `before` was available without them.
+    fn of(
+        name: String,
+        tasks: usize,
+        start: f64,
+        shims: impl Iterator<Item = u32>,
+        before: f64,
+        commands: &Commands,
+    ) -> Result<Step> {
+        std::thread::sleep(SETTLE);
+        let machine = (before - available()?).max(0.0) / tasks as f64;
+        let own = shims.map(memory::proportional).sum::<Result<f64>>()? / tasks as f64;
+        let mut values = [start, own, machine, 0.0, 0.0, 0.0];
+        for (value, command) in values[PER_TASK..].iter_mut().zip(COMMANDS) {
+            // The first one is there to warm up.
+            commands.run(command)?;
+            *value = milliseconds(commands.run(command)?);
+        }
+        Ok(Step { name, tasks, values })
+    }
+
+    /// A value as the chart has it: for one task.
+    fn of_one(&self, measure: usize) -> f64 {
+        if measure < PER_TASK { self.values[measure] } else { self.values[measure] / self.tasks as f64 }
+    }
+}
+
+impl Density {
+    /// As a table.
+    pub fn text(&self) -> String {
+        let heading = MEASURES.iter().enumerate().map(|(number, (name, unit))| {
+            if number < PER_TASK { format!("{name}, {unit} each") } else { format!("{name}, {unit}") }
+        });
+        let mut lines = vec![std::iter::once(String::new()).chain(heading).collect::<Vec<_>>()];
+        lines.push(std::iter::once("---").chain([("---:"); MEASURES.len()]).map(str::to_owned).collect());
+        for step in &self.0 {
+            lines.push(std::iter::once(step.name.clone()).chain(step.values.iter().map(|v| digits(*v))).collect());
+        }
+        aligned(&lines)
+    }
+
+    pub fn json(&self) -> Value {
+        let step = |step: &Step| {
+            let measures = MEASURES.iter().zip(step.values);
+            let values = measures.map(|((name, unit), value)| json!({"name": name, "unit": unit, "value": value}));
+            json!({"name": step.name, "tasks": step.tasks, "values": values.collect::<Vec<_>>()})
+        };
+        self.0.iter().map(step).collect()
+    }
+
+    /// As a picture: of each measure, a bar for each number of tasks.
+    pub fn svg(&self, machine: &str) -> Option<String> {
+        let groups = MEASURES.iter().enumerate().map(|(number, (name, unit))| {
+            let bars = self.0.iter().map(|step| {
+                let value = step.of_one(number);
+                let text =
+                    if value < 0.1 { format!("{:.0} µs", value * 1e3) } else { format!("{} {unit}", digits(value)) };
+                Bar { name: step.name.clone(), class: "ours", value, text }
+            });
+            Group { title: format!("{}, for each task", name.replace('`', "")), bars: bars.collect(), longest: None }
+        });
+        let label = "What one task more takes, from one to a thousand";
+        chart::picture(label, &format!("For each task, shorter is better. {machine}"), &groups.collect::<Vec<_>>())
+    }
+}
+
+/// bowline's command, on the bench's own tasks.
+struct Commands {
+    program: PathBuf,
+    state: PathBuf,
+}
+
+impl Commands {
+    fn run(&self, args: &[&str]) -> Result<Duration> {
+        let what = || format!("cannot run {} {}", self.program.display(), args.join(" "));
+        let mut command = Command::new(&self.program);
+        command.arg("--state").arg(&self.state).args(args).stdin(Stdio::null()).stdout(Stdio::null());
+        let begin = Instant::now();
+        let status = command.status().doing(Kind::Internal, what)?;
+        let took = begin.elapsed();
+        if status.success() { Ok(took) } else { Err(Error::new(Kind::Internal, format!("{}: {status}", what()))) }
+    }
+}
+
+/// A thousand shims are a thousand connections, and as many handles of processes.
+pub fn raise_limit() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+        .doing(Kind::Internal, || "cannot open as many files as the hard limit allows")
+}
+
+/// What the machine could still give, in KiB.
+fn available() -> Result<f64> {
+    kernel_number("/proc/meminfo", "MemAvailable:")
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -76,7 +76,10 @@ impl Executor {
                     Box::pin(supervisor.adopt(events)).await?;
                 }
                 self.state.change(|turns| *turns = Loop::Turns(supervisor.clone()));
-                supervisor.run().await
+                let ended = supervisor.run().await;
+                // An upgrade that is under way goes with the loop.
+                supervisor.end_upgrade(Err(gone()));
+                ended
             }
             Err(error) if adopts.is_some() => Err(error),
             Err(error) => {

@@ -167,6 +167,15 @@ pub use undo::{LeftAlone, undo, undo_bundle, undo_rest};
 /// The executor's version, as in its `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// What has ended first: the loop, or its manager.
+enum First {
+    Over(Result<()>),
+    Manager(Result<()>),
+}
+
+/// How many events of the kernel one turn of the loop takes: tokio has room for 1,024 by default, 12 KiB of every shim.
+const EVENTS_AT_ONCE: usize = 64;
+
 /// Runs an executor in the calling thread, which must be the only one, with `manager` beside it.
 ///
 /// The executor closes when the last task has ended and all of its output is written, or when its
@@ -201,6 +210,7 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        .max_io_events_per_tick(EVENTS_AT_ONCE)
         .on_thread_park(pages::give_back)
         .build()
         .doing(Kind::Internal, || "cannot start the event loop")?;
@@ -209,19 +219,26 @@ where
         let mut manager = tokio::task::spawn_local(manager(executor.clone()));
         let over = executor.run(config, handover.map(Box::new));
         tokio::pin!(over);
-        let upgraded = executor.upgrade_when_asked();
-        tokio::pin!(upgraded);
-        tokio::select! {
-            never = &mut upgraded => match never {},
-            over = &mut over => {
+        let first = {
+            // Given up with either of the others: what it has begun is undone.
+            let upgraded = executor.upgrade_when_asked();
+            tokio::pin!(upgraded);
+            tokio::select! {
+                never = &mut upgraded => match never {},
+                over = &mut over => First::Over(over),
+                early = &mut manager => First::Manager(early.unwrap_or(Ok(()))),
+            }
+        };
+        match first {
+            First::Over(over) => {
                 over?;
                 manager.await.unwrap_or(Ok(()))
             }
-            early = &mut manager => {
+            First::Manager(early) => {
                 // Leaving also removes what was made for the tasks.
                 executor.leave();
                 over.await?;
-                early.unwrap_or(Ok(()))
+                early
             }
         }
     })

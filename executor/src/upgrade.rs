@@ -32,7 +32,7 @@ use tokio::time::timeout;
 use crate::clock::Moment;
 use crate::facts::WantedUpgrade;
 use crate::handover::{self, Fd};
-use crate::program::Program;
+use crate::program::{Program, Started};
 use crate::supervise::{Handed, Supervisor};
 use crate::{inheritance, sealed, waits, worker};
 
@@ -265,6 +265,15 @@ async fn probe(supervisor: &Supervisor, program: &OwnedFd, binary: &Path, draft:
     }
 }
 
+/// A child of the new program; one that nobody waits for any more, as the shim leaves or it takes too long, is killed.
+struct Asked(Started);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
+}
+
 /// Has a child of `program` read `facts`. Returns what it has said, and how it has ended.
 async fn ask(
     supervisor: &Supervisor,
@@ -279,7 +288,8 @@ async fn ask(
         let probe = Program::new(&path, ["bowline-shim", READ_FACTS], environment)?;
         probe.reading(facts)?.captured().with_fd(program.as_fd(), PROGRAM).start()
     };
-    let mut started = started().map_err(|error| error.to_string())?;
+    let mut asked = Asked(started().map_err(|error| error.to_string())?);
+    let started = &mut asked.0;
     let claim = expecting.claim(started.pid);
     started.executed().await.map_err(|error| error.to_string())?;
     let ended = async {
@@ -288,7 +298,6 @@ async fn ask(
         }
     };
     if timeout(READING, ended).await.is_err() {
-        started.kill();
         return Err(format!("it has not read the facts in {READING:?}"));
     }
     supervisor.children.sweep();

@@ -261,6 +261,26 @@ fn what_cannot_take_over_changes_nothing() {
     host.assert_nothing_left();
 }
 
+/// `pause`, again and again.
+const HANG: [u8; 9] = [0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
+
+#[test]
+fn a_task_that_ends_meanwhile_is_waited_for_and_the_upgrade_is_answered() {
+    let host = Host::new();
+    let (task, run) = host.task(WRITER).spawn();
+    run.read_stdout();
+    run.wait_for_out("line 1\n");
+    let hangs = program(&host, "hangs", 1, "", &HANG);
+    let upgrade = host.spawn(["upgrade", task.id(), "--shim", hangs.to_str().expect("text")]);
+    eventually("it is asked", || facts(&task)["shim"]["upgrades"]["wanted"].is_object().then_some(()));
+    touch(task.program_pid(), "end");
+    run.finish().assert_code(7);
+    let ran = upgrade.finish();
+    ran.assert_refused(125, &[task.id(), "runs on as it was", "has exited"]);
+    assert!(!task.log("shim.log").contains("is not answered"), "{}", task.log("shim.log"));
+    host.assert_nothing_left();
+}
+
 #[test]
 fn a_program_that_cannot_read_the_facts_executes_the_old_one_again_once() {
     let host = Host::new();

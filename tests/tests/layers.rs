@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every crate of the product.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "spec/src",
     "executor/src",
     "executor/cgroup/src",
@@ -17,6 +17,7 @@ const CRATES: [&str; 13] = [
     "shim/client/src",
     "shim/task/src",
     "shim/containerd/src",
+    "shim/log/src",
     "shim/metrics/src",
     "shim/nomad/src",
     "shim/units/src",
@@ -44,10 +45,11 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in a shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 6] = [
+const SHIM_PROCESS: [&str; 7] = [
     "executor/src",
     "executor/cgroup/src",
     "executor/sys/src",
+    "shim/log/src",
     "shim/protocol/src",
     "shim/task/src",
     "shim/containerd/src",

@@ -8,21 +8,17 @@
 //! Logging never blocks: a line that does not fit is dropped and counted, and a line with the count precedes the next
 //! one that fits.
 
-use std::fmt::{self, Write as _};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use bowline_executor::handover::Fd;
+use bowline_log::{Said, quoted};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
-use tracing_subscriber::registry::LookupSpan;
+use tracing::{Level, Metadata};
 
 use super::RUNTIME;
 use super::invocation::Invocation;
@@ -50,7 +46,7 @@ pub fn to_fifo(invocation: &Invocation, handed: Option<Handed>) {
     });
     let fifo = handed.unwrap_or_else(|| Fifo::open(&invocation.bundle.join("log")));
     let fifo = FIFO.get_or_init(|| Mutex::new(fifo));
-    init(level, move || Lines(fifo));
+    begin(level, move |line| fifo.lock().unwrap_or_else(PoisonError::into_inner).say(line));
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
 }
 
@@ -62,39 +58,23 @@ pub fn hand_over() -> Option<Handed> {
 
 /// Sends warnings and errors to stderr, which containerd logs for a `delete`.
 pub fn to_stderr() {
-    init(Level::WARN, io::stderr);
+    begin(Level::WARN, |line| {
+        let _ = io::stderr().lock().write_all(line);
+    });
 }
 
 fn level(debug: bool) -> Level {
-    let asked = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
-    asked.unwrap_or(if debug { Level::DEBUG } else { Level::INFO })
+    bowline_log::level(if debug { Level::DEBUG } else { Level::INFO })
 }
 
-fn init<W: for<'w> MakeWriter<'w> + Send + Sync + 'static>(level: Level, writer: W) {
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level)
-        // Otherwise a failed write is reported on stderr, and panics.
-        .log_internal_errors(false)
-        .event_format(Logfmt)
-        .with_writer(writer)
-        .finish();
-    // Only a second call could fail.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+fn begin(level: Level, write: impl Fn(&[u8]) + Send + Sync + 'static) {
+    bowline_log::begin(level, move |metadata, said| write(line_of(metadata, &said).as_bytes()));
 }
 
-/// Formats lines like containerd's own.
-struct Logfmt;
-
-impl<S, N> FormatEvent<S, N> for Logfmt
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut to: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        to.write_str(&line(*event.metadata().level(), &fields.message, &fields.others))
-    }
+/// A line like containerd's own.
+fn line_of(metadata: &Metadata<'_>, said: &Said) -> String {
+    let fields = said.fields.iter().map(|(name, value)| format!(" {name}={}", quoted(value)));
+    line(*metadata.level(), &said.message, &fields.collect::<String>())
 }
 
 /// Formats one line: time, level, message, and the runtime.
@@ -118,39 +98,6 @@ fn line(level: Level, message: &str, others: &str) -> String {
 
 fn now() -> String {
     format!("{:.9}", Timestamp::now())
-}
-
-/// Formats a logfmt value: quoted only where necessary.
-fn quoted(value: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._/@^+:".contains(c);
-    if !value.is_empty() && value.chars().all(plain) { value.to_owned() } else { format!("{value:?}") }
-}
-
-/// The message and fields of an event.
-#[derive(Default)]
-struct Fields {
-    message: String,
-    others: String,
-}
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.record(field, value);
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.record(field, &format!("{value:?}"));
-    }
-}
-
-impl Fields {
-    fn record(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            value.clone_into(&mut self.message);
-        } else {
-            let _ = write!(self.others, " {}={}", field.name(), quoted(value));
-        }
-    }
 }
 
 /// A FIFO that drops and counts what it has no room for.
@@ -183,20 +130,6 @@ impl Fifo {
         if file.write(line).is_err() {
             self.dropped += 1;
         }
-    }
-}
-
-/// The FIFO as the subscriber's writer, which gets each event in one call.
-struct Lines(&'static Mutex<Fifo>);
-
-impl Write for Lines {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).say(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -293,7 +226,9 @@ mod tests {
         let (_folder, path) = fifo();
         let mut reader = reader(&path);
         let fifo: &Mutex<Fifo> = Box::leak(Box::new(Mutex::new(Fifo::open(&path))));
-        let subscriber = tracing_subscriber::fmt().event_format(Logfmt).with_writer(move || Lines(fifo)).finish();
+        let subscriber = bowline_log::subscriber(Level::INFO, move |metadata, said| {
+            fifo.lock().unwrap().say(line_of(metadata, &said).as_bytes());
+        });
         tracing::subscriber::with_default(subscriber, || tracing::error!(id = "web", "cannot {}", "start"));
         let told = read(&mut reader);
         assert!(told.contains(" level=error msg=\"cannot start\" id=web runtime="), "{told}");

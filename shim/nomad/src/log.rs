@@ -3,44 +3,25 @@
 //! Source: hashicorp/go-plugin, `log_entry.go`. Every value is a string: the agent takes a number for a fault of ours.
 //! Must not: fail, as an agent that was killed reads no more.
 
-use std::fmt::{self, Write as _};
+use std::io::Write as _;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::registry::LookupSpan;
+use tracing::Level;
 
 /// The most bytes of one value: with its escapes a line stays below the 64 KiB that the agent reads.
 const LONGEST: usize = 8 * 1024;
 
 /// Logs from now on; `BOWLINE_LOG` sets the level, `info` by default.
 pub fn begin() {
-    let level = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(Level::INFO))
-        .log_internal_errors(false)
-        .event_format(Hclog)
-        .with_writer(std::io::stderr)
-        .init();
-}
-
-/// hclog's form.
-struct Hclog;
-
-impl<S, N> FormatEvent<S, N> for Hclog
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    bowline_log::begin(bowline_log::level(Level::INFO), |metadata, said| {
         let mut fields = Fields::default();
-        event.record(&mut fields);
-        let level = event.metadata().level().as_str().to_ascii_lowercase();
-        writeln!(writer, "{}", Value::Object(fields.line(&level, &Timestamp::now())))
-    }
+        fields.add("message", said.message);
+        said.fields.into_iter().for_each(|(name, value)| fields.add(name, value));
+        let level = metadata.level().as_str().to_ascii_lowercase();
+        let line = format!("{}\n", Value::Object(fields.line(&level, &Timestamp::now())));
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    });
 }
 
 /// The fields of one event, as text.
@@ -59,22 +40,9 @@ impl Fields {
     }
 
     fn line(mut self, level: &str, now: &Timestamp) -> Map<String, Value> {
-        self.0.entry("@message").or_insert_with(|| "".into());
         self.add("@level", level.to_owned());
         self.add("@timestamp", now.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string());
         self.0
-    }
-}
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field.name(), value.to_owned());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let mut text = String::new();
-        let _ = write!(text, "{value:?}");
-        self.add(field.name(), text);
     }
 }
 
@@ -92,11 +60,5 @@ mod tests {
         assert!(line.values().all(Value::is_string), "{line:?}");
         assert_eq!((&line["@level"], &line["@timestamp"]), (&"info".into(), &"2026-05-01T12:00:00.250000Z".into()));
         assert!(Value::Object(line).to_string().len() < 64 * 1024);
-    }
-
-    #[test]
-    fn what_says_nothing_has_a_message_all_the_same() {
-        let now: Timestamp = "2026-05-01T12:00:00Z".parse().expect("a time");
-        assert_eq!(Fields::default().line("warn", &now)["@message"], "");
     }
 }

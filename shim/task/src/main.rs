@@ -3,6 +3,7 @@
 //! `bowline` starts it and passes a listening socket, the lock of its folder, and as stdin a pipe that closes when
 //! `bowline` ends. The shim parses its flags by hand: an argument parser would take up half of its private memory.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, RawFd};
 use std::os::unix::net::UnixListener;
@@ -15,8 +16,11 @@ use bowline_executor::{
     Config, Doing, Error, Executor, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd,
     serve, serve_on,
 };
+use bowline_log::Said;
 use bowline_protocol::calls::Handed;
 use bowline_shim::{Entrance, reads};
+use jiff::Timestamp;
+use tracing::{Level, Metadata};
 
 /// The fd of the listening socket, unless `--listener-fd` gives another.
 const LISTENER_FD: RawFd = 3;
@@ -33,14 +37,9 @@ fn main() -> ExitCode {
             }
         };
     }
-    let level = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(tracing::Level::WARN))
-        .with_ansi(false)
-        // Otherwise a failed write to stderr is reported on stderr, and panics.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .init();
+    bowline_log::begin(bowline_log::level(Level::WARN), |metadata, said| {
+        let _ = std::io::stderr().lock().write_all(line(metadata, &said).as_bytes());
+    });
     match run(std::env::args().skip(1)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -48,6 +47,17 @@ fn main() -> ExitCode {
             ExitCode::from(125)
         }
     }
+}
+
+/// A line of `shim.log`: time, level, module, message, fields.
+fn line(metadata: &Metadata<'_>, said: &Said) -> String {
+    let (now, level, module) = (Timestamp::now(), metadata.level(), metadata.target());
+    let mut line = format!("{now:.6} {level:>5} {module}: {}", said.message);
+    for (name, value) in &said.fields {
+        let _ = write!(line, " {name}={}", bowline_log::quoted(value));
+    }
+    line.push('\n');
+    line
 }
 
 struct Arguments {

@@ -120,7 +120,7 @@ void remove_level(const char *path)
 static void limit_devices(const struct hierarchy *h, const char *task)
 {
 	static const char *const allowed[] = {"c *:* m",   "b *:* m",   "c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm",  "c 1:8 rwm",
-	                                      "c 1:9 rwm", "c 5:0 rwm", "c 5:1 rwm", "c 5:2 rwm", "c 136:* rwm"};
+	                                      "c 1:9 rwm", "c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm"};
 	char path[256];
 	must(write_file(h->parent, print(path, sizeof path, "%s/devices.deny", task), "a"), "deny devices");
 	int fd = openat(h->parent, print(path, sizeof path, "%s/devices.allow", task), O_WRONLY | O_CLOEXEC);

@@ -71,7 +71,7 @@ void keep_record(const char *path, const struct place *place, pid_t pid)
 #define JUMP(op, reg, value, by) {BPF_JMP | (op) | BPF_K, reg, 0, by, value}
 #define RETURN(value) {BPF_ALU64 | BPF_MOV | BPF_K, BPF_REG_0, 0, 0, value}, {BPF_JMP | BPF_EXIT, 0, 0, 0, 0}
 
-/* mknod(2) of everything, and the use of 1:3, 1:5, 1:7 to 1:9, 5:0 to 5:2 and 136:*, all of them character devices. */
+/* mknod(2) of everything, and the use of 1:3, 1:5, 1:7 to 1:9, 5:0, 5:2 and 136:*, all of them character devices. */
 static const struct bpf_insn devices[] = {
 	LOAD(BPF_REG_2, access_type),
 	MOVE(BPF_REG_3, BPF_REG_2),
@@ -79,18 +79,19 @@ static const struct bpf_insn devices[] = {
 	CHANGE(BPF_AND, BPF_REG_3, 0xffff),
 	LOAD(BPF_REG_4, major),
 	LOAD(BPF_REG_5, minor),
-	JUMP(BPF_JEQ, BPF_REG_2, BPF_DEVCG_ACC_MKNOD, 13),
-	JUMP(BPF_JNE, BPF_REG_3, BPF_DEVCG_DEV_CHAR, 10),
-	JUMP(BPF_JEQ, BPF_REG_4, 136, 11),
+	JUMP(BPF_JEQ, BPF_REG_2, BPF_DEVCG_ACC_MKNOD, 14),
+	JUMP(BPF_JNE, BPF_REG_3, BPF_DEVCG_DEV_CHAR, 11),
+	JUMP(BPF_JEQ, BPF_REG_4, 136, 12),
 	JUMP(BPF_JEQ, BPF_REG_4, 5, 7),
-	JUMP(BPF_JNE, BPF_REG_4, 1, 7),
-	JUMP(BPF_JEQ, BPF_REG_5, 3, 8),
-	JUMP(BPF_JEQ, BPF_REG_5, 5, 7),
-	JUMP(BPF_JEQ, BPF_REG_5, 7, 6),
-	JUMP(BPF_JEQ, BPF_REG_5, 8, 5),
-	JUMP(BPF_JEQ, BPF_REG_5, 9, 4),
-	JUMP(BPF_JA, 0, 0, 1),
-	JUMP(BPF_JLE, BPF_REG_5, 2, 2),
+	JUMP(BPF_JNE, BPF_REG_4, 1, 8),
+	JUMP(BPF_JEQ, BPF_REG_5, 3, 9),
+	JUMP(BPF_JEQ, BPF_REG_5, 5, 8),
+	JUMP(BPF_JEQ, BPF_REG_5, 7, 7),
+	JUMP(BPF_JEQ, BPF_REG_5, 8, 6),
+	JUMP(BPF_JEQ, BPF_REG_5, 9, 5),
+	JUMP(BPF_JA, 0, 0, 2),
+	JUMP(BPF_JEQ, BPF_REG_5, 0, 3),
+	JUMP(BPF_JEQ, BPF_REG_5, 2, 2),
 	RETURN(0),
 	RETURN(1),
 };

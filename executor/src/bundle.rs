@@ -13,11 +13,12 @@ use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{
-    Capabilities, LinuxCapabilities, LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec,
+    Capabilities, LinuxCapabilities, LinuxDeviceCgroup, LinuxDeviceType, LinuxResources, LinuxSeccomp, Mount, Process,
+    Spec,
 };
 use serde::Deserialize;
 
-use crate::{rootfs, tolerance};
+use crate::{hooks, inside_root, rootfs, tolerance};
 
 /// The name of the configuration file (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";
@@ -103,6 +104,7 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
     let missing = |what: &str| Error::new(Kind::BadSpec, format!("{what}: missing"));
     check_version(spec.version())?;
     check_process(spec.process().as_ref().ok_or_else(|| missing("process"))?)?;
+    hooks::check(&spec)?;
     let root = spec.root().as_ref().ok_or_else(|| missing("root"))?;
     if root.path().as_os_str().is_empty() {
         return Err(missing("root.path"));
@@ -118,6 +120,7 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
             );
         }
     }
+    supply_dev(&mut spec);
     let seccomp = spec.linux_mut().as_mut().and_then(|linux| {
         let resources = linux.resources().clone().unwrap_or_default();
         linux.set_resources(Some(with_common_devices(limits(resources))));
@@ -127,6 +130,21 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
         seccomp
     });
     Ok((spec, seccomp))
+}
+
+/// Every container has some devices, as the specification says: where nothing is mounted at `/dev`, they get a tmpfs, as
+/// managers mount one, and nothing is made in the image.
+fn supply_dev(spec: &mut Spec) {
+    if spec.mounts().iter().flatten().any(|mount| inside_root::is_at(mount.destination(), "dev")) {
+        return;
+    }
+    let mut mounts = spec.mounts().clone().unwrap_or_default();
+    let mut dev = Mount::default();
+    dev.set_destination("/dev".into());
+    dev.set_typ(Some("tmpfs".to_owned())).set_source(Some("tmpfs".into()));
+    dev.set_options(Some(["nosuid", "strictatime", "mode=755", "size=65536k"].map(str::to_owned).to_vec()));
+    mounts.insert(0, dev);
+    spec.set_mounts(Some(mounts));
 }
 
 /// Refuses a configuration of another major version, which would be misread. runc takes one without a version.
@@ -147,14 +165,18 @@ fn check_version(version: &str) -> Result<()> {
     Err(Error::new(Kind::BadSpec, format!("ociVersion: {version:?}: {why}")))
 }
 
-/// Device rules list what a container may use beyond the devices common to all containers; without
-/// any rules, the common devices are all it gets.
+/// Device rules list what a container may use beyond the devices common to all containers, and what not. What no rule
+/// speaks of is denied: a new cgroup of v1 allows everything, so the first rule is always one that denies all.
 fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
+    let mut none = LinuxDeviceCgroup::default();
+    none.set_allow(false).set_access(Some("rwm".to_owned()));
     let mut rules = resources.devices().clone().unwrap_or_default();
-    if rules.is_empty() {
-        let mut none = LinuxDeviceCgroup::default();
-        none.set_allow(false).set_access(Some("rwm".to_owned()));
-        rules.push(none);
+    let is_for_all = |rule: &LinuxDeviceCgroup| {
+        let of_any = [rule.major(), rule.minor()].into_iter().all(|number| number.is_none_or(|number| number < 0));
+        of_any && rule.typ().is_none_or(|kind| kind == LinuxDeviceType::A) && rule.access().as_deref() == Some("rwm")
+    };
+    if !rules.first().is_some_and(is_for_all) {
+        rules.insert(0, none);
     }
     // Managers list most of them as well, and on v1 each rule is a write.
     let missing: Vec<_> = common_device_rules().into_iter().filter(|rule| !rules.contains(rule)).collect();
@@ -182,6 +204,8 @@ pub fn limits(mut resources: LinuxResources) -> LinuxResources {
             memory.set_swap(Some(-1));
         }
         memory.set_reservation(memory.reservation().filter(|reservation| *reservation != 0));
+        // Docker's -1, as an unsigned number.
+        memory.set_swappiness(memory.swappiness().filter(|swappiness| *swappiness != u64::MAX));
         resources.set_memory(Some(memory));
     }
     if resources.pids().as_ref().is_some_and(|pids| pids.limit() == 0) {
@@ -209,6 +233,12 @@ pub fn check_process(process: &Process) -> Result<()> {
     let is_variable = |text: &str| text.find('=').is_some_and(|at| at > 0);
     if let Some(text) = process.env().iter().flatten().find(|text| !is_variable(text)) {
         return bad(format!("process.env: {text:?} is not NAME=value"));
+    }
+    let user = process.user();
+    let ids = [("uid", user.uid()), ("gid", user.gid())].into_iter();
+    let more = user.additional_gids().iter().flatten().map(|gid| ("additionalGids", *gid));
+    if let Some((name, id)) = ids.chain(more).find(|(_, id)| i32::try_from(*id).is_err()) {
+        return bad(format!("process.user.{name}: {id} is not 0 to {}", i32::MAX));
     }
     process.capabilities().as_ref().map_or(Ok(()), check_capabilities)
 }
@@ -241,8 +271,11 @@ pub fn asked_cgroup(spec: &Spec) -> Option<&str> {
 /// relative, and by the container's id if there is none.
 pub fn cgroup_path(asked: Option<&str>, id: &TaskId) -> String {
     match asked {
-        Some(path) if path.starts_with('/') => path.to_owned(),
-        Some(path) => format!("/{path}"),
+        // As runc takes it: without empty parts, and `.`.
+        Some(path) => path
+            .split('/')
+            .filter(|part| !part.is_empty() && *part != ".")
+            .fold(String::new(), |path, part| format!("{path}/{part}")),
         None => format!("/{id}"),
     }
 }

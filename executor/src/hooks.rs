@@ -205,6 +205,24 @@ fn surroundings() -> Vec<OsString> {
     std::env::vars_os().filter(|one| !ours(one)).map(|(key, value)| [key, value].join("=".as_ref())).collect()
 }
 
+/// Refuses hooks that could not be run, wherever they belong: some come when it is too late to say so.
+///
+/// # Errors
+/// `BadSpec` naming the hook.
+pub fn check(spec: &Spec) -> Result<()> {
+    let all = Container { id: "", bundle: Path::new("/"), spec };
+    for point in Point::ALL {
+        for (number, hook) in all.hooks(point).iter().enumerate() {
+            let within = |error: Error| error.within(name(point, number, hook));
+            if !hook.path().is_absolute() {
+                return Err(within(Error::new(Kind::BadSpec, "its path is not absolute")));
+            }
+            timeout(hook).map_err(within)?;
+        }
+    }
+    Ok(())
+}
+
 /// The program for `hook`, with `env` if the hook brings no environment.
 fn program<'a>(hook: &'a Hook, cwd: &'a Path, env: &[OsString], state: &[u8]) -> Result<(Program<'a>, Duration)> {
     let path = hook.path();
@@ -214,15 +232,17 @@ fn program<'a>(hook: &'a Hook, cwd: &'a Path, env: &[OsString], state: &[u8]) ->
         Some(env) => env.iter().map(OsString::from).collect(),
         None => env.to_vec(),
     };
-    let timeout = match hook.timeout() {
-        None => LONGEST,
-        Some(seconds) => match u64::try_from(seconds) {
-            Ok(seconds @ 1..) => Duration::from_secs(seconds),
-            _ => return Err(Error::new(Kind::BadSpec, format!("its timeout of {seconds} is not positive"))),
-        },
-    };
+    let timeout = timeout(hook)?;
     let program = Program::new(path, args, env)?.in_folder(cwd).captured().reading(state)?;
     Ok((program, timeout))
+}
+
+fn timeout(hook: &Hook) -> Result<Duration> {
+    let Some(seconds) = hook.timeout() else { return Ok(LONGEST) };
+    match u64::try_from(seconds) {
+        Ok(seconds @ 1..) => Ok(Duration::from_secs(seconds)),
+        _ => Err(Error::new(Kind::BadSpec, format!("its timeout of {seconds} is not positive"))),
+    }
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
     let named = serde_json::from_slice(text).ok().and_then(|config: Config| config.process);
     parsed(text, named, |config: &mut Value| {
         let mut adapted = leave_out_empty(config, &["vm"]);
-        adapted |= config.get_mut("linux").is_some_and(|linux| leave_out_empty(linux, &["seccomp", "personality"]));
+        adapted |= config.get_mut("linux").is_some_and(leave_out_no_filter);
+        adapted |= config.get_mut("linux").is_some_and(|linux| leave_out_empty(linux, &["personality"]));
         config.get_mut("process").is_some_and(adapt) || adapted
     })
 }
@@ -85,6 +86,17 @@ fn leave_out_empty(of: &mut Value, names: &[&str]) -> bool {
     let before = fields.len();
     fields.retain(|name, value| !names.contains(&name.as_str()) || !value.is_object() || !is_empty(value));
     fields.len() < before
+}
+
+/// Takes out a filter without a default action and without rules, whatever else it says: there is none. Returns whether
+/// there was one.
+fn leave_out_no_filter(linux: &mut Value) -> bool {
+    let unset = |filter: &Value, field: &str| filter.get(field).is_none_or(is_empty);
+    let is_none = |filter: &Value| filter.is_object() && unset(filter, "defaultAction") && unset(filter, "syscalls");
+    let Some(fields) = linux.as_object_mut().filter(|fields| fields.get("seccomp").is_some_and(is_none)) else {
+        return false;
+    };
+    fields.remove("seccomp").is_some()
 }
 
 fn is_empty(value: &Value) -> bool {

@@ -472,6 +472,59 @@ fn sys_may_be_bound_into_a_user_namespace_that_has_the_hosts_network() {
 }
 
 #[test]
+fn its_cgroups_are_found_where_the_hosts_sys_is_bound_too() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "grep -q ' /sys/fs/cgroup' /proc/mounts && ls /sys/fs/cgroup > /dev/null && echo there";
+    let bundle = containerd.bundle().script(script).with_users().without_namespace("cgroup").edit(|config| {
+        let all = config["mounts"].as_array_mut().expect("a list");
+        let at = all.iter().position(|mount| mount["destination"] == "/sys").expect("there is one");
+        let options = json!(["rbind", "nosuid", "noexec", "nodev", "ro"]);
+        all[at] = json!({ "type": "bind", "source": "/sys", "destination": "/sys", "options": options });
+        let options = json!(["nosuid", "noexec", "nodev", "relatime", "ro"]);
+        let cgroup =
+            json!({ "type": "cgroup", "source": "cgroup", "destination": "/sys/fs/cgroup", "options": options });
+        all.insert(at + 1, cgroup);
+    });
+    assert_says(&containerd, &bundle, "there");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_root_may_be_among_the_read_only_paths() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "(echo x > /x) 2>/dev/null && echo written; echo x > /dev/shm/x && echo x > /run/x && echo besides";
+    let bundle = containerd.bundle().script(script);
+    let bundle = bundle.edit(|config| {
+        config["root"]["readonly"] = json!(false);
+        config["linux"]["readonlyPaths"] = json!(["/"]);
+    });
+    assert_says(&containerd, &bundle, "besides");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn owners_in_an_earlier_mount_cannot_be_mapped() {
+    let host = Host::new();
+    if host.reference_fails("runc knows maps of a mount since 1.2") || lacks_detached_mounts() {
+        return host.assert_nothing_left();
+    }
+    let containerd = host.containerd();
+    let source = host.work().join("source");
+    fs::create_dir(&source).expect("ours");
+    let bundle = containerd.bundle().script("true").mount(&bind(text(&source), "/mnt"));
+    fs::create_dir_all(bundle.rootfs().join("mnt")).expect("ours");
+    let map = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
+    let inside = bundle.rootfs().join("mnt");
+    let mapped = json!({ "type": "bind", "source": inside, "destination": "/x", "options": ["rbind"],
+        "uidMappings": map, "gidMappings": map });
+    let message = refusal(&containerd, &bundle.mount(&mapped));
+    assert!(message.contains("mount /x") && message.contains("earlier mount"), "{message}");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn sys_may_be_bound_into_a_user_namespace_that_is_joined() {
     let host = Host::new();
     let containerd = host.containerd();

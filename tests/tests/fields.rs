@@ -442,6 +442,11 @@ fn what_runc_knows_in_part_is_refused_by_name() {
         ("linux.cgroupsPath", json!("/a/../b"), "/a/../b"),
         ("hooks", json!({ "createRuntime": [{ "path": "x" }] }), "createRuntime hook"),
         ("hooks", json!({ "createRuntime": [{ "path": "/x", "timeout": 0 }] }), "createRuntime hook"),
+        ("hooks", json!({ "poststart": [{ "path": "x" }] }), "poststart hook"),
+        ("hooks", json!({ "poststop": [{ "path": "x" }] }), "poststop hook"),
+        ("hooks", json!({ "poststop": [{ "path": "/x", "timeout": 0 }] }), "poststop hook"),
+        ("linux.maskedPaths", json!(["/"]), "maskedPaths"),
+        ("linux.maskedPaths", json!(["/tmp/.."]), "maskedPaths"),
         ("mounts", bind, "source"),
     ]);
 }
@@ -476,8 +481,16 @@ fn structures_of_nothing_are_unset() {
     for place in places {
         assert_eq!(said_with("echo runs", |config| set(config, place, json!({}))), "runs", "{place}");
     }
-    let unset = json!({ "defaultAction": "" });
-    assert_eq!(said_with("echo runs", |config| set(config, "linux.seccomp", unset)), "runs");
+    let unset = [
+        json!({ "defaultAction": "" }),
+        json!({ "defaultAction": "", "syscalls": [], "architectures": ["SCMP_ARCH_X86_64"] }),
+    ];
+    for unset in unset {
+        assert_eq!(said_with("echo runs", |config| set(config, "linux.seccomp", unset)), "runs");
+    }
+    // Docker's -1, as Go writes an unsigned number.
+    let memory = json!({ "limit": 64 << 20, "swappiness": u64::MAX });
+    assert_eq!(said_with("echo runs", |config| set(config, "linux.resources.memory", memory)), "runs");
 }
 
 #[test]
@@ -554,6 +567,38 @@ fn a_rule_for_all_kinds_of_one_number_is_for_no_other() {
         assert_eq!(said(&containerd, &bundle), "1\n1");
     }
     host.assert_nothing_left();
+}
+
+/// What a container with these rules can open of the control of loop devices (10:237), the host's console (5:1), and its
+/// own null device.
+#[track_caller]
+fn openable(rules: Value) -> String {
+    let script = "busybox mknod /dev/loop c 10 237; busybox mknod /dev/con c 5 1; \
+                  for d in loop con null; do (: < /dev/$d) 2> /dev/null && echo $d; done; true";
+    let said = said_with(script, |config| {
+        config["linux"]["resources"]["devices"] = rules;
+        let sets = config["process"]["capabilities"].as_object_mut().expect("sets");
+        sets.values_mut().for_each(|set| set.as_array_mut().expect("a list").push(json!("CAP_MKNOD")));
+    });
+    said.replace('\n', " ")
+}
+
+#[test]
+fn what_no_rule_allows_cannot_be_opened_whatever_the_first_rule_says() {
+    let one = |allow: bool, major: u32, minor: u32| json!({ "allow": allow, "type": "c", "major": major, "minor": minor, "access": "rwm" });
+    let none = json!({ "allow": false, "access": "rwm" });
+    let both = if fs::File::open("/dev/loop-control").is_ok() { "loop null" } else { "null" };
+    let cases = [
+        (json!([]), "null"),
+        (json!([none]), "null"),
+        (json!([one(false, 1, 5)]), "null"),
+        (json!([one(true, 1, 5)]), "null"),
+        (json!([one(true, 10, 237)]), both),
+        (json!([{ "allow": false, "type": "a", "access": "rwm" }, one(true, 10, 237)]), both),
+    ];
+    for (rules, opened) in cases {
+        assert_eq!(openable(rules.clone()), opened, "{rules}");
+    }
 }
 
 #[test]

@@ -86,6 +86,20 @@ fn deadlines_are_those_of_the_configuration() {
 }
 
 #[test]
+fn devices_are_there_without_a_mount_at_dev() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "for d in null zero full random urandom tty; do test -c /dev/$d && echo $d; done; \
+                  readlink /dev/fd; echo x > /dev/null && echo written";
+    let bundle = containerd.bundle().script(script).edit(|config| {
+        let mounts = config["mounts"].as_array_mut().expect("a list");
+        mounts.retain(|mount| !mount["destination"].as_str().expect("a path").starts_with("/dev"));
+    });
+    assert_eq!(said(&containerd, &bundle), "null\nzero\nfull\nrandom\nurandom\ntty\n/proc/self/fd\nwritten");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn an_exec_runs_on_the_cpus_that_it_is_given() {
     let host = Host::new();
     if host.reference_fails("runc 1.1 does not know them") {
@@ -429,6 +443,17 @@ fn the_cgroup_is_at_its_path() {
     let pids = running.cgroup_file("pids", "cgroup.procs");
     assert!(pids.lines().any(|pid| pid == running.pid.to_string()), "{pids}");
     running.end();
+    // As runc cleans it.
+    let script = "busybox sed -n 's/.*:pids:\\|^0:://p' /proc/self/cgroup | busybox head -n 1";
+    for odd in ["/OWN", "//OWN", "/OWN/", "/./OWN"] {
+        let said = said_with(script, |config| {
+            let own = config["linux"]["cgroupsPath"].as_str().expect("a path").to_owned();
+            config["linux"]["cgroupsPath"] = json!(odd.replace("OWN", own.trim_start_matches('/')));
+            let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
+            all.retain(|namespace| namespace["type"] != "cgroup");
+        });
+        assert!(said.len() > 1 && !said.contains("//") && !said.ends_with('/'), "{odd}: {said}");
+    }
 }
 
 #[test]

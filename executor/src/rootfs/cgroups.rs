@@ -9,8 +9,10 @@
 //! one, the host's hierarchy is bound from that cgroup down. Uses the host's `/proc`, in a process that is in its
 //! cgroups already.
 
+use std::ffi::OsStr;
 use std::fs::read_to_string;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -23,6 +25,7 @@ use super::filesystem::Filesystem;
 use super::inside::{self, Make};
 use super::label;
 use super::options::Options;
+use super::stage;
 use super::trees::Trees;
 
 /// The attributes of every such mount, whatever its options say.
@@ -57,7 +60,12 @@ pub fn mount(
         let path = format!("/proc/self/{file}");
         read_to_string(&path).doing(Kind::Internal, || format!("cannot read {path}"))
     };
-    let all = hierarchies(&mountinfo::parse(&own("mountinfo")?), &own("cgroup")?);
+    let mut mounts = mountinfo::parse(&own("mountinfo")?);
+    // The host's `/sys` may be bound there with all that is in it.
+    let inside = fs::readlinkat(fs::CWD, stage::at(root), Vec::new());
+    let inside = inside.doing(Kind::Internal, || "cannot tell where the root filesystem is")?;
+    mounts.retain(|mount| !mount.target.starts_with(OsStr::from_bytes(inside.as_bytes())));
+    let all = hierarchies(&mounts, &own("cgroup")?);
     let target = inside::open(root, mount.destination(), Make::Folder)?;
     let attributes = options.all_set() | ALWAYS;
     if let [only] = &all[..]

@@ -252,17 +252,18 @@ fn is_tmpfs(mount: &Mount) -> bool {
 }
 
 /// Procfs files that may be mounted over: they only hold accounting, and lxcfs and similar tools replace them. The
-/// set is runc's.
+/// set is runc's, without `/proc/net/dev`: `/proc/net` leads to what each process has, which such a mount would not
+/// cover.
 const REPLACEABLE: [&str; 10] = [
     "/proc/cpuinfo",
     "/proc/diskstats",
     "/proc/loadavg",
     "/proc/meminfo",
-    "/proc/net/dev",
     "/proc/slabinfo",
     "/proc/stat",
     "/proc/swaps",
     "/proc/uptime",
+    "/proc/sys/crypto/fips_enabled",
     "/proc/sys/kernel/ns_last_pid",
 ];
 

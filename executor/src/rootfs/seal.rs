@@ -122,8 +122,13 @@ pub fn read_only_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<
     for path in linux.and_then(|l| l.readonly_paths().as_ref()).into_iter().flatten() {
         let Some(target) = place.existing(path)? else { continue };
         let what = || format!("cannot make {path} read-only");
-        let tree = trees.copy_of(target.as_fd(), true).doing(Kind::Internal, what)?;
         let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
+        if inside_root::resolved(Path::new(path)).is_empty() {
+            // Nobody would see what is attached there.
+            trees.change(place.root, false, read_only).doing(Kind::Internal, what)?;
+            continue;
+        }
+        let tree = trees.copy_of(target.as_fd(), true).doing(Kind::Internal, what)?;
         trees.change(tree.as_fd(), true, read_only).doing(Kind::Internal, what)?;
         trees.attach(&tree, &target).doing(Kind::Internal, what)?;
     }

@@ -115,7 +115,13 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
                     return Ok(Source::Later(place));
                 }
                 Place::Host(source) => trees.copy(&source, recursive),
-                // Only the shim can map owners, so this one cannot lie in an earlier mount.
+                // Only the shim can map owners, and it does so before anything is mounted.
+                Place::Root(inside) if is_in_earlier(spec, mount, &inside) => {
+                    let at = mount.destination().display();
+                    let message =
+                        format!("mount {at}: its source is in an earlier mount, where owners cannot be mapped");
+                    return Err(Error::new(Kind::Unsupported, message).hint("name the source of that mount"));
+                }
                 Place::Root(inside) => open_path(&path)
                     .and_then(|root| open_inside(root.as_fd(), &inside))
                     .and_then(|source| trees.copy_of(source.as_fd(), recursive)),
@@ -305,6 +311,13 @@ fn place(mount: &Mount, bundle: &Path, root: &Path) -> Result<Place> {
         Ok(inside) if root != Path::new("/") => Place::Root(inside.to_owned()),
         _ => Place::Host(path),
     })
+}
+
+/// Whether `inside`, a path in the root, is what is mounted before `mount`, or is below that.
+fn is_in_earlier(spec: &Spec, mount: &Mount, inside: &Path) -> bool {
+    let mut earlier = spec.mounts().iter().flatten().take_while(|other| !std::ptr::eq(*other, mount));
+    let inside = inside_root::resolved(inside);
+    earlier.any(|other| inside.starts_with(&inside_root::resolved(other.destination())))
 }
 
 /// The absolute `path` without `..`.

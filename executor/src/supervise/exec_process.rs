@@ -72,7 +72,7 @@ impl Task {
         if process.exec_cpu_affinity().is_none() {
             process.set_exec_cpu_affinity(init.exec_cpu_affinity().clone());
         }
-        if process.rlimits().is_none() {
+        if process.rlimits().as_deref().is_none_or(<[_]>::is_empty) {
             process.set_rlimits(init.rlimits().clone());
         }
         if process.apparmor_profile().as_deref().is_none_or(str::is_empty) {

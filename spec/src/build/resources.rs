@@ -14,16 +14,15 @@ use crate::task::Task;
 use crate::validate::numbers;
 use crate::values::{ByteSize, Ceiling, IdSet};
 
-/// Character devices everyone may use: Docker's and containerd's.
-/// `None` is any minor number.
-const COMMON_DEVICES: [(i64, Option<i64>); 9] = [
+/// Character devices everyone may use: runc's. The host's console (5:1) is not among them: that of a task is a terminal
+/// of its own. `None` is any minor number.
+const COMMON_DEVICES: [(i64, Option<i64>); 8] = [
     (1, Some(3)), // /dev/null
     (1, Some(5)), // /dev/zero
     (1, Some(7)), // /dev/full
     (1, Some(8)), // /dev/random
     (1, Some(9)), // /dev/urandom
     (5, Some(0)), // /dev/tty
-    (5, Some(1)), // /dev/console
     (5, Some(2)), // /dev/ptmx
     (136, None),  // /dev/pts/*
 ];

@@ -43,6 +43,9 @@ cargo build --release --locked --target $(HOST) $(addprefix --package ,$(1))
 @ln -sfn $(HOST)/release $(BIN)
 endef
 
+# A program of others, which nobody debugs. What two of them link is compiled once.
+tool = CARGO_PROFILE_DEV_DEBUG=false cargo install --locked --debug --root $(TARGET)/tools --target-dir $(TARGET)/tools/build $(1)
+
 ## demo      one task from description to exit report; installs what the build needs
 .PHONY: demo
 demo: build
@@ -99,8 +102,7 @@ all-in-vm:
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
-RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task \
-	cri_containers::an_exec_whose_output_a_child_holds_is_given_up_in_time
+RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task
 
 # One selection and one set of features for whatever cargo builds for tests, so
 # that nothing is compiled twice.
@@ -220,7 +222,8 @@ VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syst
 	containerd_control::stats_come_in_the_type_of_the_cgroup_version \
 	containerd_metrics::limits_ends_and_deaths_are_told_while_the_bundle_is_there \
 	containerd_metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
-	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup cri_containers::limits_change_while_a_container_runs \
+	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup \
+	cri_containers::an_exec_whose_output_a_child_holds_is_given_up_in_time cri_containers::limits_change_while_a_container_runs \
 	cri_pods::containers_are_in_cgroups_below_that_of_their_pod \
 	exec_security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
 	exec_security::its_cgroups_are_inits_seen_from_inside_and_outside \
@@ -320,7 +323,7 @@ fuzz-one = $(FUZZED)/$(HOST)/release/$(1) $(FUZZED)/corpus/$(1) fuzz/corpus/$(1)
 
 $(CARGO_FUZZ):
 	@scripts/need fuzz
-	cargo install --locked --debug --root $(TARGET)/tools cargo-fuzz
+	$(call tool,cargo-fuzz)
 
 # The commands in README.md and docs/ do what is said of them.
 .PHONY: check-docs
@@ -357,7 +360,7 @@ dependencies: $(DENY)
 
 $(DENY):
 	@scripts/need build
-	cargo install --locked --debug --root $(TARGET)/tools cargo-deny
+	$(call tool,cargo-deny)
 
 ## install   binaries, man pages, completions, units of systemd into $(DESTDIR)$(PREFIX), an AppArmor profile into $(DESTDIR)$(SYSCONFDIR); without cargo, binaries already built
 .PHONY: install
@@ -400,7 +403,7 @@ deb: build $(CARGO_DEB)
 
 $(CARGO_DEB):
 	@scripts/need build
-	cargo install --locked --debug --root $(TARGET)/tools cargo-deb
+	$(call tool,cargo-deb)
 
 # It is installed into an empty root, runs there, and leaves nothing behind.
 .PHONY: test-deb

@@ -47,8 +47,18 @@ enum Loop {
     Turns(Rc<Supervisor>),
     /// The loop could not start. The error is for the first caller that wants to launch something.
     Failed(Error),
-    /// The loop has ended.
-    Gone,
+    /// The loop has ended. What it has held is freed with the last handle: a shim exits before that, and the kernel
+    /// closes its descriptors faster than one by one.
+    Gone(#[allow(dead_code, reason = "held, not used")] Option<Rc<Supervisor>>),
+}
+
+impl Loop {
+    fn ended(&self) -> Loop {
+        match self {
+            Loop::Turns(supervisor) => Loop::Gone(Some(supervisor.clone())),
+            Loop::Begins | Loop::Failed(_) | Loop::Gone(_) => Loop::Gone(None),
+        }
+    }
 }
 
 fn gone() -> Error {
@@ -89,14 +99,14 @@ impl Executor {
                 Ok(())
             }
         };
-        self.state.change(|turns| *turns = Loop::Gone);
+        self.state.change(|turns| *turns = turns.ended());
         ended
     }
 
     /// An executor whose loop has ended: it refuses every call.
     #[cfg(feature = "fuzzing")]
     pub fn gone() -> Executor {
-        Executor { state: Rc::new(Known::new(Loop::Gone)), manager: Rc::default() }
+        Executor { state: Rc::new(Known::new(Loop::Gone(None))), manager: Rc::default() }
     }
 
     /// Names what is handed over besides the tasks when the shim is upgraded. Without it no upgrade is possible.
@@ -155,7 +165,7 @@ impl Executor {
             Loop::Begins => Err(Error::new(Kind::NotFound, "the shim is being started: it has no task yet")),
             Loop::Turns(supervisor) => Ok(supervisor.clone()),
             Loop::Failed(error) => Err(error.clone()),
-            Loop::Gone => Err(gone()),
+            Loop::Gone(_) => Err(gone()),
         })
     }
 
@@ -180,14 +190,14 @@ impl Executor {
     fn give_up(&self) {
         self.state.change(|turns| {
             if let Loop::Failed(_) = turns {
-                *turns = Loop::Gone;
+                *turns = turns.ended();
             }
         });
     }
 
     /// Returns when no more requests will be answered.
     pub async fn closed(&self) {
-        self.state.until_it(|turns| matches!(turns, Loop::Gone)).await;
+        self.state.until_it(|turns| matches!(turns, Loop::Gone(_))).await;
     }
 
     /// Makes the sandbox that the shim's folder describes. From then on a launched task becomes a

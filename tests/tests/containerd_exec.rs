@@ -117,6 +117,30 @@ fn a_paused_container_takes_no_exec() {
 }
 
 #[test]
+fn an_exec_as_an_id_that_is_none_is_refused_and_the_container_lives() {
+    let host = Host::new();
+    if host.reference_fails("runc has its own words") {
+        return;
+    }
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    for (user, named) in [
+        (json!({ "uid": u32::MAX, "gid": 0 }), "process.user.uid"),
+        (json!({ "uid": 0, "gid": u32::MAX }), "process.user.gid"),
+        (json!({ "uid": 0, "gid": 0, "additionalGids": [u32::MAX] }), "additionalGids"),
+    ] {
+        let mut process = running.bundle.process(&["/bin/true"]);
+        process["user"] = user;
+        let added = running.shim.exec(&running.id, "e", &process, &Stdio::null());
+        let failure = added.and_then(|_| running.shim.start(&running.id, "e")).expect_err("there is no such id");
+        assert!(failure.code == Code::INVALID_ARGUMENT && failure.message.contains(named), "{failure:?}");
+        let _ = running.shim.delete(&running.id, "e");
+    }
+    assert_eq!(running.exec("f", "echo now"), (0, "now\n".to_owned()));
+    running.end();
+}
+
+#[test]
 fn a_container_that_has_ended_takes_no_exec() {
     let host = Host::new();
     let containerd = host.containerd();

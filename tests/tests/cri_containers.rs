@@ -60,7 +60,7 @@ fn an_exec_that_takes_too_long_is_killed() {
 
 #[test]
 fn an_exec_whose_output_a_child_holds_is_given_up_in_time() {
-    // Debian's containerd before trixie waits for ever, whatever the runtime; `make test-sid` has a younger one.
+    // Bookworm's containerd waits for ever, whatever the runtime; the virtual machine has a younger one.
     if !knows_drain() {
         return;
     }

@@ -238,7 +238,8 @@ fn the_class_and_priorities_of_packets() {
 #[test]
 fn an_rdma_device_that_is_not_there_is_refused() {
     let most = json!({ "mlx5_9": { "hcaHandles": 3, "hcaObjects": 10000 } });
-    assert_unsupported(&[("linux.resources.rdma", most, "rdma.max")]);
+    let cases = [("linux.resources.rdma", most, "rdma.max")];
+    if has_controller("rdma") { assert_refused(&cases) } else { assert_unsupported(&cases) }
 }
 
 #[test]
@@ -256,14 +257,17 @@ fn a_leaf_weight_that_no_kernel_has_is_refused() {
     limited(&containerd, "blockIO", json!({ "weight": 0, "leafWeight": 0 })).end();
 }
 
+/// Whether this host has a controller, of either version.
+fn has_controller(name: &str) -> bool {
+    let unified = hierarchies().into_iter().find(|(names, _)| names.is_empty()).map(|(_, mount)| mount);
+    let names = unified.and_then(|mount| fs::read_to_string(mount.join("cgroup.controllers")).ok()).unwrap_or_default();
+    is_mounted(name) || names.split_whitespace().any(|known| known == name)
+}
+
 #[test]
 fn huge_pages_are_limited_or_refused() {
     let limits = json!([{ "pageSize": "2MB", "limit": 4 << 20 }]);
-    let unified = hierarchies().into_iter().find(|(names, _)| names.is_empty()).map(|(_, mount)| mount);
-    let on_v2 = unified.is_some_and(|mount| {
-        fs::read_to_string(mount.join("cgroup.controllers")).is_ok_and(|names| names.contains("hugetlb"))
-    });
-    if is_reference() || !on_v2 && !is_mounted("hugetlb") {
+    if is_reference() || !has_controller("hugetlb") {
         return assert_unsupported(&[("linux.resources.hugepageLimits", limits, "hugetlb")]);
     }
     let host = Host::new();
@@ -397,10 +401,9 @@ fn what_runc_refuses_is_refused_too_and_named() {
     let nope = json!({ "destination": "/tmp", "type": "tmpfs", "source": "x", "options": ["nope"] });
     let mut unsupported =
         vec![("mounts", mounts(nope), "tmpfs"), ("process.selinuxLabel", json!("u:r:t:s0"), "elinux")];
-    match only_v2() {
-        true => cases.push(("linux.resources.unified", json!({ "no.such": "1" }), "no.such")),
-        false => unsupported.push(("linux.resources.unified", json!({ "memory.high": "1" }), "memory.high")),
-    }
+    let (file, named) =
+        if only_v2() { (json!({ "no.such": "1" }), "no.such") } else { (json!({ "memory.high": "1" }), "memory.high") };
+    unsupported.push(("linux.resources.unified", file, named));
     if !is_reference() {
         // Since runc 1.2, 1.3 and 1.4.
         cases.push(("linux.timeOffsets", json!({ "monotonic": { "secs": 1 } }), "linux.timeOffsets"));

@@ -152,13 +152,14 @@ fn run(arguments: &Arguments) -> Result<()> {
     let about = about(&contenders, count);
     let mut rows = rows(&mut rounds, &mut contenders, arguments, &bin)?;
     let mut figures = figures(&mut rounds, &mut contenders, arguments)?;
-    let density = density(&rounds, &mut contenders, arguments, &bin)?;
     let (more_rows, more_figures) = containerd(&mut rounds, &mut contenders, arguments, &bin)?;
     rows.extend(more_rows);
     figures.extend(more_figures);
     let (more_rows, more_figures) = nomad(&mut rounds, &contenders, arguments, &bin)?;
     rows.extend(more_rows);
     figures.extend(more_figures);
+    // Last: the kernel frees a thousand cgroups and networks for a while, and makes others slower meanwhile.
+    let density = density(&rounds, &mut contenders, arguments, &bin)?;
     drop(contenders);
 
     let mut json = table::json(&about, &rows, &figures);
@@ -291,10 +292,11 @@ fn containerd(
         (rows, figures) = tasks(rounds, &mut managers, on, arguments)?;
     }
     if arguments.wants(What::Growth) {
-        say("measuring containerd: growth");
         let (at_once, much) = if arguments.small { (4, Written::SOME) } else { (64, Written::MUCH) };
-        rows.extend(managed::execs_at_once(&mut rounds.fewer(20), &mut managers, at_once)?);
+        say("measuring containerd: much output");
         rows.extend(managed::output(&mut rounds.fewer(if arguments.small { 1 } else { 3 }), &mut managers, on, much)?);
+        say("measuring containerd: execs at once");
+        rows.extend(managed::execs_at_once(&mut rounds.fewer(20), &mut managers, at_once)?);
     }
     if arguments.wants(What::Probes) {
         let (tasks, seconds, count) = if arguments.small { (4, 2, 2) } else { (100, 60, 50) };

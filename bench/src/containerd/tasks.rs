@@ -196,11 +196,12 @@ impl Daemon {
                 self.ask("Start", of_exec).await
             });
             // Exits are heard while others are still to be started.
-            let (started, ended) = tokio::join!(together(starts.collect()), self.ends(all.len(), begin));
-            started.into_iter().collect::<Result<()>>()?;
+            let started = async { together(starts.collect()).await.into_iter().collect::<Result<()>>() };
+            // What did not start never ends.
+            let ((), ended) = tokio::try_join!(started, self.ends(all.len(), begin))?;
             let deletes = all.iter().map(|(_, of_exec)| self.ask("DeleteProcess", of_exec));
             together(deletes.collect()).await.into_iter().collect::<Result<()>>()?;
-            ended
+            Ok(ended)
         })?;
         Ok([ended[ended.len() / 2], ended[ended.len() - 1]])
     }

@@ -75,14 +75,18 @@ fn a_run_in_the_foreground_goes_on() {
 #[test]
 fn every_byte_of_a_busy_task_arrives_in_order() {
     let host = Host::new();
-    // 11 MB, and a line on the other stream now and then.
-    let script = "i=0; while [ $i -lt 40 ]; do seq $((i*40000)) $((i*40000+39999)); echo $i >&2; i=$((i+1)); done";
+    // 11 MB, and a line on the other stream now and then; it does not end before the first upgrade.
+    let script = "i=0; while [ $i -lt 40 ]; do seq $((i*40000)) $((i*40000+39999)); echo $i >&2; i=$((i+1)); \
+                  until [ $i -ne 20 ] || [ -e /tmp/go ]; do sleep 0.02; done; done";
     let (task, run) = host.task(script).spawn();
     run.read_stdout();
     run.wait_for_out("1000\n");
     let mut made = 0;
     while !run.has_said("1200000\n") && task.bowline("upgrade", []).code == Some(0) {
         made += 1;
+        if made == 1 {
+            touch(task.program_pid(), "go");
+        }
     }
     let ran = run.finish();
     ran.assert_code(0);

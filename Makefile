@@ -272,7 +272,7 @@ test-systemd-v1:
 	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_ABSENT= VM_DOCS= \
 		VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
 
-## bench     measures bowline beside crun, runc and the kernel alone: half an hour; see docs/bench.md
+## bench     measures bowline beside crun, runc and the kernel alone: a quarter of an hour or more; see docs/bench.md
 .PHONY: bench
 bench: build-bench
 	@scripts/need bench

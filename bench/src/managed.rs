@@ -233,7 +233,7 @@ pub fn probes_of_many(rounds: &Rounds, on: &mut Managers, tasks: usize, time: Du
 /// How often process 1, such as systemd, is told that mounts have changed: for a launch and for an exec.
 pub fn mount_events(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Vec<Figure>> {
     let figure = |what: &str| Figure {
-        name: format!("containerd: changes of mounts that process 1 is told of: {what}"),
+        name: format!("containerd: mount changes reported to process 1: {what}"),
         values: Cells::default(),
         unit: "number",
     };

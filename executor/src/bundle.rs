@@ -166,7 +166,8 @@ fn check_version(version: &str) -> Result<()> {
 }
 
 /// Device rules list what a container may use beyond the devices common to all containers, and what not. What no rule
-/// speaks of is denied: a new cgroup of v1 allows everything, so the first rule is always one that denies all.
+/// speaks of is denied: a new cgroup of v1 allows everything, so all is denied first, unless the first
+/// rule is for all itself.
 fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
     let mut none = LinuxDeviceCgroup::default();
     none.set_allow(false).set_access(Some("rwm".to_owned()));

@@ -64,7 +64,8 @@ pub fn mount(
     // The host's `/sys` may be bound there with all that is in it.
     let inside = fs::readlinkat(fs::CWD, stage::at(root), Vec::new());
     let inside = inside.doing(Kind::Internal, || "cannot tell where the root filesystem is")?;
-    mounts.retain(|mount| !mount.target.starts_with(OsStr::from_bytes(inside.as_bytes())));
+    let inside = Path::new(OsStr::from_bytes(inside.as_bytes()));
+    mounts.retain(|mount| inside == Path::new("/") || !mount.target.starts_with(inside));
     let all = hierarchies(&mounts, &own("cgroup")?);
     let target = inside::open(root, mount.destination(), Make::Folder)?;
     let attributes = options.all_set() | ALWAYS;

@@ -176,7 +176,7 @@ test-every-call: need-test debug
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup close_range_cloexec
 # Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
 TESTS_fsopen = $(TESTS_mount_setattr) containerd_start shim_death state_disk
-TESTS_mount_setattr = fallbacks bad_input_description bad_input_image containerd_mounts devices exec_security hostile_dev hostile_host_view \
+TESTS_mount_setattr = fallbacks bad_input_description bad_input_image containerd_mounts containerd_mounts_namespaces devices exec_security hostile_dev hostile_host_view \
 	hostile_mounts hostile_null mounts namespaces output \
 	run security terminal
 # Whatever resolves a path of the image.
@@ -212,7 +212,7 @@ endef
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd; of
 # the rest, the cases that look at a cgroup. Every case holds there: `make test-all`.
 VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
-	containerd_oom containerd_options cost delegation devices docker doctor exec_delegated exit_report fields fields_effect gc \
+	containerd_oom containerd_options cost delegation devices docker doctor exec_delegated exit_report fields fields_effect fields_refused gc \
 	hostile_frozen hostile_kernel host_limits journald limits many metrics_unit nomad_resources nomad_stats reference_azure \
 	reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup \
 	slice stats stop units update watch \

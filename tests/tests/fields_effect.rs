@@ -11,7 +11,8 @@ use bowline_tests::harness::containerd::{Code, Stdio, is_reference};
 use bowline_tests::harness::{Trace, hierarchy, lacks, namespace_of, only_v2, skip};
 use serde_json::json;
 
-use crate::fields::{has_realtime_left, reference_fails, said, said_with};
+use crate::fields::{has_realtime_left, said, said_with};
+use crate::fields_refused::reference_fails;
 
 #[test]
 fn a_process_is_as_the_configuration_says() {

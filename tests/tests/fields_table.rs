@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::fields::{assert_refused, assert_unsupported, reference_fails};
+use crate::fields_refused::{assert_refused, assert_unsupported, reference_fails};
 
 /// What becomes of a field.
 enum Verdict {
@@ -24,7 +24,7 @@ use Verdict::{Effect, Nothing, Refused};
 /// `[]` is any item of a list, `*` any key.
 #[rustfmt::skip]
 const FIELDS: &[(&[&str], Verdict)] = &[
-    (&["ociVersion"], Effect { what: "another major version than 1 is refused", tests: &["fields::what_runc_leaves_out_without_a_word_is_refused"] }),
+    (&["ociVersion"], Effect { what: "another major version than 1 is refused", tests: &["fields_refused::what_runc_leaves_out_without_a_word_is_refused"] }),
     (&["hooks.prestart[].path", "hooks.prestart[].args", "hooks.prestart[].env"], Effect { what: "run at their points", tests: &["fields_effect::hooks_run_at_all_their_points_with_arguments_and_environment"] }),
     (&["hooks.prestart[].timeout"], Effect { what: "a hook that takes longer fails", tests: &["containerd_hooks::a_hook_that_takes_too_long_is_killed_with_its_descendants"] }),
     (&["hooks.createRuntime[].path", "hooks.createRuntime[].args", "hooks.createRuntime[].env"], Effect { what: "run at their points", tests: &["fields_effect::hooks_run_at_all_their_points_with_arguments_and_environment"] }),
@@ -58,13 +58,13 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["process.noNewPrivileges"], Effect { what: "as the process's status shows", tests: &["fields_effect::a_process_is_as_the_configuration_says"] }),
     (&["process.scheduler.policy", "process.scheduler.nice", "process.scheduler.priority", "process.scheduler.flags", "process.scheduler.runtime", "process.scheduler.deadline", "process.scheduler.period"], Effect { what: "as the kernel schedules it; what the policy does not have is refused, but for `nice`, which is logged", tests: &["fields_effect::a_process_is_scheduled_as_the_configuration_says"] }),
     (&["process.rlimits[].hard", "process.rlimits[].soft"], Effect { what: "as the process's status shows", tests: &["fields_effect::a_process_is_as_the_configuration_says"] }),
-    (&["process.rlimits[].type"], Effect { what: "a kind that is there twice is refused", tests: &["fields::what_runc_leaves_out_without_a_word_is_refused"] }),
+    (&["process.rlimits[].type"], Effect { what: "a kind that is there twice is refused", tests: &["fields_refused::what_runc_leaves_out_without_a_word_is_refused"] }),
     (&["process.execCPUAffinity.initial", "process.execCPUAffinity.final"], Effect { what: "the CPUs of an exec, before and after it is in the cgroup", tests: &["fields_effect::an_exec_runs_on_the_cpus_that_it_is_given"] }),
-    (&["linux.devices[].type", "linux.devices[].path", "linux.devices[].fileMode", "linux.devices[].major", "linux.devices[].minor", "linux.devices[].uid", "linux.devices[].gid"], Effect { what: "the node in `/dev`; another file there is refused", tests: &["fields::a_device_that_every_container_has_takes_owner_and_mode_of_the_configuration", "fields::a_device_over_another_file_is_refused"] }),
+    (&["linux.devices[].type", "linux.devices[].path", "linux.devices[].fileMode", "linux.devices[].major", "linux.devices[].minor", "linux.devices[].uid", "linux.devices[].gid"], Effect { what: "the node in `/dev`; another file there is refused", tests: &["fields::a_device_that_every_container_has_takes_owner_and_mode_of_the_configuration", "fields_refused::a_device_over_another_file_is_refused"] }),
     (&["linux.netDevices.*.name"], Refused { at: "linux.netDevices", value: r#"{"eth0":{"name":"eth1"}}"#, why: "network devices are not moved" }),
-    (&["linux.uidMappings[].containerID", "linux.uidMappings[].hostID", "linux.uidMappings[].size", "linux.gidMappings[].containerID", "linux.gidMappings[].hostID", "linux.gidMappings[].size"], Effect { what: "the map of the new user namespace; refused without one", tests: &["fields_effect::a_user_namespace_maps_what_the_configuration_says", "fields::what_runc_refuses_is_refused_too_and_named"] }),
+    (&["linux.uidMappings[].containerID", "linux.uidMappings[].hostID", "linux.uidMappings[].size", "linux.gidMappings[].containerID", "linux.gidMappings[].hostID", "linux.gidMappings[].size"], Effect { what: "the map of the new user namespace; refused without one", tests: &["fields_effect::a_user_namespace_maps_what_the_configuration_says", "fields_refused::what_runc_refuses_is_refused_too_and_named"] }),
     (&["linux.namespaces[].type", "linux.namespaces[].path"], Effect { what: "new, or the one at the path", tests: &["fields_effect::a_namespace_is_new_or_the_one_at_its_path"] }),
-    (&["linux.resources.unified"], Effect { what: "the files of cgroup v2; refused on v1", tests: &["fields_effect::limits_are_those_of_the_configuration", "fields::what_runc_refuses_is_refused_too_and_named"] }),
+    (&["linux.resources.unified"], Effect { what: "the files of cgroup v2; refused on v1", tests: &["fields_effect::limits_are_those_of_the_configuration", "fields_refused::what_runc_refuses_is_refused_too_and_named"] }),
     (&["linux.resources.devices[].allow", "linux.resources.devices[].type", "linux.resources.devices[].major", "linux.resources.devices[].minor", "linux.resources.devices[].access"], Effect { what: "what can be opened", tests: &["fields::a_rule_for_all_kinds_of_one_number_is_for_no_other"] }),
     (&["linux.resources.pids.limit"], Effect { what: "`pids.max`", tests: &["fields_effect::limits_are_those_of_the_configuration"] }),
     (&["linux.resources.blockIO.weight"], Effect { what: "`blkio.weight`, `io.weight`, or those of BFQ; refused where the kernel has none", tests: &["fields_effect::the_weight_of_a_disk_is_set_or_refused"] }),
@@ -89,7 +89,7 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["linux.resources.network.priorities[].name", "linux.resources.network.priorities[].priority"], Effect { what: "`net_prio.ifpriomap`; refused on cgroup v2 and where it is not mounted", tests: &["fields::the_class_and_priorities_of_packets"] }),
     (&["linux.resources.rdma.*.hcaHandles", "linux.resources.rdma.*.hcaObjects"], Effect { what: "`rdma.max`; refused without the device", tests: &["fields::an_rdma_device_that_is_not_there_is_refused"] }),
     (&["linux.cgroupsPath"], Effect { what: "the cgroup; one with `..` is refused", tests: &["fields_effect::the_cgroup_is_at_its_path"] }),
-    (&["linux.rootfsPropagation"], Effect { what: "in `/proc/self/mountinfo`; an unknown one is refused", tests: &["fields_effect::the_propagation_of_the_root_is_what_the_configuration_says", "fields::what_runc_refuses_is_refused_too_and_named"] }),
+    (&["linux.rootfsPropagation"], Effect { what: "in `/proc/self/mountinfo`; an unknown one is refused", tests: &["fields_effect::the_propagation_of_the_root_is_what_the_configuration_says", "fields_refused::what_runc_refuses_is_refused_too_and_named"] }),
     (&["linux.seccomp.defaultAction", "linux.seccomp.defaultErrnoRet"], Effect { what: "the answer to a system call", tests: &["fields_effect::a_system_call_gets_the_answer_of_its_rule"] }),
     (&["linux.seccomp.flags"], Effect { what: "the filter is loaded with them", tests: &["fields_effect::a_filter_is_loaded_with_the_flags_of_the_configuration"] }),
     (&["linux.seccomp.listenerPath", "linux.seccomp.listenerMetadata"], Effect { what: "the listener gets the filter", tests: &["fields_effect::a_listener_gets_the_filter"] }),
@@ -102,7 +102,7 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["linux.memoryPolicy.mode", "linux.memoryPolicy.nodes", "linux.memoryPolicy.flags"], Effect { what: "in `/proc/self/numa_maps`", tests: &["fields_effect::memory_is_allocated_by_the_policy_that_the_configuration_says"] }),
     (&["linux.personality.domain"], Effect { what: "in `uname -m`", tests: &["fields_effect::a_personality_is_another_machine"] }),
     (&["linux.personality.flags"], Refused { at: "linux.personality", value: r#"{"domain":"LINUX","flags":["ADDR_NO_RANDOMIZE"]}"#, why: "the specification defines none" }),
-    (&["linux.timeOffsets.boottime.secs", "linux.timeOffsets.boottime.nanosecs", "linux.timeOffsets.monotonic.secs", "linux.timeOffsets.monotonic.nanosecs"], Effect { what: "in `/proc/self/timens_offsets`; refused without a new time namespace", tests: &["fields_effect::clocks_of_a_time_namespace_are_as_far_ahead_as_the_configuration_says", "fields::what_runc_refuses_is_refused_too_and_named"] }),
+    (&["linux.timeOffsets.boottime.secs", "linux.timeOffsets.boottime.nanosecs", "linux.timeOffsets.monotonic.secs", "linux.timeOffsets.monotonic.nanosecs"], Effect { what: "in `/proc/self/timens_offsets`; refused without a new time namespace", tests: &["fields_effect::clocks_of_a_time_namespace_are_as_far_ahead_as_the_configuration_says", "fields_refused::what_runc_refuses_is_refused_too_and_named"] }),
     (&["solaris"], Refused { at: "solaris", value: r#"{"milestone":"x"}"#, why: "it is another platform" }),
     (&["windows"], Refused { at: "windows", value: r#"{"layerFolders":["x"]}"#, why: "it is another platform" }),
     (&["vm"], Refused { at: "vm", value: r#"{"kernel":{"path":"/x"}}"#, why: "it is another platform" }),

@@ -1,0 +1,243 @@
+//! The mounts of a bundle whose mount namespace is joined or the host's, or whose users are not the host's.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::chown;
+use std::process::{Child, Command, Stdio};
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::Bundle;
+use bowline_tests::harness::namespace_of;
+use serde_json::json;
+
+use crate::containerd_mounts::{assert_says, bind, lacks_detached_mounts, refusal, text};
+
+/// A process that holds namespaces, until it is dropped.
+struct Holder(Child);
+
+impl Holder {
+    fn new(unshare: &[&str]) -> Holder {
+        let mut command = Command::new("unshare");
+        command.args(unshare).args(["sh", "-c", "echo; exec sleep 1000"]).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("unshare");
+        let mut stdout = child.stdout.take().expect("piped");
+        let holder = Holder(child);
+        // Once it has written, it is in its namespaces.
+        assert_eq!(stdout.read(&mut [0]).expect("a line"), 1);
+        holder
+    }
+
+    fn namespace(&self, kind: &str) -> String {
+        format!("/proc/{}/ns/{kind}", self.0.id())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn a_mount_namespace_may_be_joined() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let holder = Holder::new(&["--mount", "--propagation", "private"]);
+    let path = holder.namespace("mnt");
+    let namespace = fs::read_link(&path).expect("a process");
+    let bundle = containerd.bundle().script("readlink /proc/self/ns/mnt; ls -d /etc/passwd /dev/null").edit(|config| {
+        let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        let mount = all.iter_mut().find(|namespace| namespace["type"] == "mount").expect("there is one");
+        mount["path"] = json!(path);
+    });
+    assert_says(&containerd, &bundle, &format!("{}\n/dev/null\n/etc/passwd", namespace.display()));
+    drop(holder);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn without_a_mount_namespace_a_container_has_the_hosts_and_leaves_no_mount_in_it() {
+    let host = Host::new();
+    if host.reference_fails("its mounts stay on the host") {
+        return;
+    }
+    let containerd = host.containerd();
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("procfs");
+    let rootfs = |bundle: &Bundle| mounts().contains(bundle.rootfs().to_str().expect("ASCII"));
+    let bundle = containerd.bundle().script("readlink /proc/self/ns/mnt; ls -d /etc/passwd /dev/null; sleep 1000");
+    let bundle = bundle.without_namespace("mount");
+    if lacks_detached_mounts() {
+        let message = refusal(&containerd, &bundle);
+        assert!(message.contains("detached mounts"), "{message}");
+        return host.assert_nothing_left();
+    }
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    let own = namespace_of(std::process::id().cast_signed(), "mnt");
+    running.stdout.wait_for(&format!("{own}\n/dev/null\n/etc/passwd\n"));
+    assert_eq!(namespace_of(running.pid, "mnt"), own);
+    assert!(!rootfs(&running.bundle), "{}", mounts());
+    // An exec is in the container's root too.
+    let mark = format!("of-{}", running.id);
+    fs::write(running.bundle.rootfs().join(&mark), "").expect("the work folder is writable");
+    let (status, seen) = running.exec("e", &format!("readlink /proc/self/ns/mnt; ls -d /{mark} /proc/self"));
+    assert_eq!((status, seen), (0, format!("{own}\n/{mark}\n/proc/self\n")));
+    running.end();
+    host.assert_nothing_left();
+    assert!(!mounts().contains(host.work().to_str().expect("ASCII")), "{}", mounts());
+}
+
+#[test]
+fn a_container_without_a_mount_namespace_masks_paths_and_runs_hooks_in_its_own_root() {
+    if lacks_detached_mounts() {
+        return;
+    }
+    let host = Host::new();
+    if host.reference_fails("it refuses masked paths without a mount namespace") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().without_namespace("mount").edit(|config| {
+        config["linux"]["maskedPaths"] = json!(["/proc/kcore", "/proc/keys"]);
+        config["linux"]["readonlyPaths"] = json!(["/proc/sys"]);
+        config["root"]["readonly"] = json!(true);
+    });
+    let script = "wc -c </proc/keys; touch /x 2>/dev/null || echo closed; \
+                  echo x 2>/dev/null >/proc/sys/kernel/hostname || echo closed";
+    assert_says(&containerd, &bundle.script(script), "0\nclosed\nclosed");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_hosts_mount_namespace_is_shared_without_a_path_and_not_with_users_of_its_own() {
+    let host = Host::new();
+    if host.reference_fails("it mounts there, and leaves that behind") {
+        return;
+    }
+    let containerd = host.containerd();
+    let namespace = |of: serde_json::Value| {
+        containerd.bundle().script("true").without_namespace("mount").edit(|config| {
+            config["linux"]["namespaces"].as_array_mut().expect("a list").push(of);
+            for map in ["uidMappings", "gidMappings"] {
+                config["linux"][map] = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
+            }
+        })
+    };
+    let message = refusal(&containerd, &namespace(json!({ "type": "user" })));
+    assert!(message.contains("without a mount namespace"), "{message}");
+    let by_path = namespace(json!({ "type": "mount", "path": "/proc/self/ns/mnt" })).edit(|config| {
+        let linux = config["linux"].as_object_mut().expect("a section");
+        linux.retain(|key, _| !key.ends_with("Mappings"));
+    });
+    let message = refusal(&containerd, &by_path);
+    assert!(message.contains("namespaces.mount") && message.contains("host's"), "{message}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn sys_may_be_bound_into_a_user_namespace_that_has_the_hosts_network() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "test -e /sys/class/net/lo && test -d /sys/fs/cgroup && grep -o ' /sys sysfs ro,' /proc/mounts";
+    let bundle = containerd.bundle().script(script).without_namespace("network").with_users().edit(|config| {
+        let all = config["mounts"].as_array_mut().expect("a list");
+        let sys = all.iter_mut().find(|mount| mount["destination"] == "/sys").expect("there is one");
+        let options = json!(["rbind", "nosuid", "noexec", "nodev", "ro"]);
+        *sys = json!({ "type": "none", "source": "/sys", "destination": "/sys", "options": options });
+        config["linux"]["maskedPaths"] = json!(["/sys/firmware"]);
+    });
+    assert_says(&containerd, &bundle, " /sys sysfs ro,");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn its_cgroups_are_found_where_the_hosts_sys_is_bound_too() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "grep -q ' /sys/fs/cgroup' /proc/mounts && ls /sys/fs/cgroup > /dev/null && echo there";
+    let bundle = containerd.bundle().script(script).with_users().without_namespace("cgroup").edit(|config| {
+        let all = config["mounts"].as_array_mut().expect("a list");
+        let at = all.iter().position(|mount| mount["destination"] == "/sys").expect("there is one");
+        let options = json!(["rbind", "nosuid", "noexec", "nodev", "ro"]);
+        all[at] = json!({ "type": "bind", "source": "/sys", "destination": "/sys", "options": options });
+        let options = json!(["nosuid", "noexec", "nodev", "relatime", "ro"]);
+        let cgroup =
+            json!({ "type": "cgroup", "source": "cgroup", "destination": "/sys/fs/cgroup", "options": options });
+        all.insert(at + 1, cgroup);
+    });
+    assert_says(&containerd, &bundle, "there");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn owners_in_an_earlier_mount_cannot_be_mapped() {
+    let host = Host::new();
+    if host.reference_fails("runc knows maps of a mount since 1.2") || lacks_detached_mounts() {
+        return host.assert_nothing_left();
+    }
+    let containerd = host.containerd();
+    let source = host.work().join("source");
+    fs::create_dir(&source).expect("ours");
+    let bundle = containerd.bundle().script("true").mount(&bind(text(&source), "/mnt"));
+    fs::create_dir_all(bundle.rootfs().join("mnt")).expect("ours");
+    let map = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
+    let inside = bundle.rootfs().join("mnt");
+    let mapped = json!({ "type": "bind", "source": inside, "destination": "/x", "options": ["rbind"],
+        "uidMappings": map, "gidMappings": map });
+    let message = refusal(&containerd, &bundle.mount(&mapped));
+    assert!(message.contains("mount /x") && message.contains("earlier mount"), "{message}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn sys_may_be_bound_into_a_user_namespace_that_is_joined() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let holder = Holder::new(&["--user", "--net"]);
+    for map in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{}/{map}", holder.0.id()), "0 100000 65536").expect("root may");
+    }
+    let (user, network) = (holder.namespace("user"), holder.namespace("net"));
+    let script = "id -u; grep -o ' /sys sysfs ro,' /proc/mounts; ls -d /sys/class/net/lo";
+    let bundle = containerd.bundle().script(script).with_users().edit(|config| {
+        for namespace in config["linux"]["namespaces"].as_array_mut().expect("a list") {
+            match namespace["type"].as_str() {
+                Some("user") => namespace["path"] = json!(user),
+                Some("network") => namespace["path"] = json!(network),
+                _ => {}
+            }
+        }
+        let all = config["mounts"].as_array_mut().expect("a list");
+        let sys = all.iter_mut().find(|mount| mount["destination"] == "/sys").expect("there is one");
+        let options = json!(["rbind", "nosuid", "noexec", "nodev", "ro"]);
+        *sys = json!({ "type": "none", "source": "/sys", "destination": "/sys", "options": options });
+    });
+    assert_says(&containerd, &bundle, "0\n /sys sysfs ro,\n/sys/class/net/lo");
+    drop(holder);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_idmapped_mount_without_maps_of_its_own_has_the_containers() {
+    let host = Host::new();
+    if host.reference_fails("runc knows them since 1.2") {
+        return;
+    }
+    let containerd = host.containerd();
+    let source = host.work().join("source");
+    fs::create_dir(&source).expect("ours");
+    fs::write(source.join("file"), "").expect("ours");
+    chown(source.join("file"), Some(5), Some(6)).expect("root may");
+    let mount = |options: &[&str]| {
+        let bind = json!({ "type": "bind", "source": source, "destination": "/mnt", "options": options });
+        containerd.bundle().script("busybox stat -c '%u %g' /mnt/file").with_users().mount(&bind)
+    };
+    assert_says(&containerd, &mount(&["rbind"]), "65534 65534");
+    if lacks_detached_mounts() {
+        let message = refusal(&containerd, &mount(&["rbind", "idmap"]));
+        assert!(message.contains("cannot be idmapped by this kernel"), "{message}");
+        return host.assert_nothing_left();
+    }
+    assert_says(&containerd, &mount(&["rbind", "idmap"]), "5 6");
+    host.assert_nothing_left();
+}

@@ -89,7 +89,7 @@ pub fn outside(pid: i32, spec: &Spec, wanted: &Checkpoint) -> Result<Outside> {
         return refused(&format!("a task that joins a namespace ({}) of somebody else", namespace.typ()));
     }
     let path = format!("/proc/{pid}/mountinfo");
-    let inside = mountinfo::parse(&fs::read_to_string(&path).doing(Kind::Internal, || format!("cannot read {path}"))?);
+    let inside = mountinfo::read(&path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     let binds = sources(spec);
     let mounts = inside.iter().map(|mount| &mount.target);
     let mounts = mounts.filter(|target| source_of(&binds, target).is_some()).cloned().collect();

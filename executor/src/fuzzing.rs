@@ -69,8 +69,8 @@ pub fn journal(data: &[u8]) {
 
 /// `/proc/self/mountinfo`, and `/proc/PID/stat`.
 pub fn mountinfo(data: &[u8]) {
+    mountinfo::parse(data);
     let text = String::from_utf8_lossy(data);
-    mountinfo::parse(&text);
     if let Some(stat) = ProcStat::parse(&text) {
         let _ = (stat.has_ended(), stat.parent(), stat.number(22));
     }
@@ -87,7 +87,7 @@ pub fn cgroup(data: &[u8]) {
         let both = [("cgroup", "rw,cpu,cpuacct,memory,pids,blkio,hugetlb,rdma,freezer"), ("cgroup2", "rw")];
         let both = both.map(|(kind, options)| {
             let mount = format!("1 0 0:1 / {} rw - {kind} cgroup {options}", same.0.path().display());
-            let layout = Layout::from_mounts(mountinfo::parse(&mount)).expect("a hierarchy");
+            let layout = Layout::from_mounts(mountinfo::parse(mount.as_bytes())).expect("a hierarchy");
             let cgroup = layout.open("/task").expect("it opens").expect("it was made");
             (layout, cgroup)
         });

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use bowline_tests::Host;
+use bowline_tests::harness::binary;
 
 /// A description that runs `script` with these mounts.
 fn with(script: &str, mounts: &str) -> String {
@@ -12,6 +13,17 @@ fn with(script: &str, mounts: &str) -> String {
 
 fn bind(source: &Path, rest: &str) -> String {
     format!("{{source = '{}', {rest}}}", source.display())
+}
+
+#[test]
+fn a_mount_of_the_host_may_have_a_name_that_is_no_utf_8() {
+    let host = Host::new();
+    let script =
+        "f=$1/caf$(printf '\\351') && mkdir \"$f\" && mount -t tmpfs none \"$f\" && exec $0 run --rm -- /bin/echo hi";
+    let mut command = host.command("unshare");
+    command.args(["--mount", "/bin/sh", "-c", script]).arg(binary("bowline")).arg(host.work());
+    host.execute(command).assert_says("hi");
+    host.assert_nothing_left();
 }
 
 #[test]

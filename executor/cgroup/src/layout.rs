@@ -23,8 +23,7 @@ use crate::{tree, v1, v2};
 /// `Unsupported` when no hierarchy can limit and account tasks.
 pub fn detect() -> Result<Layout> {
     let path = "/proc/self/mountinfo";
-    let text = sys::read_kernel_text(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
-    Layout::from_mounts(mountinfo::parse(&text))
+    Layout::from_mounts(mountinfo::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?)
 }
 
 /// Whether this host's controllers are on cgroup v2. Cheaper than [`detect`].

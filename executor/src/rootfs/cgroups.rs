@@ -56,17 +56,14 @@ pub fn mount(
     }
     let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
     let anew = namespaces.into_iter().flatten().any(|n| n.typ() == LinuxNamespaceType::Cgroup);
-    let own = |file: &str| {
-        let path = format!("/proc/self/{file}");
-        read_to_string(&path).doing(Kind::Internal, || format!("cannot read {path}"))
-    };
-    let mut mounts = mountinfo::parse(&own("mountinfo")?);
+    let (path, ours) = ("/proc/self/mountinfo", "/proc/self/cgroup");
+    let mut mounts = mountinfo::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     // The host's `/sys` may be bound there with all that is in it.
     let inside = fs::readlinkat(fs::CWD, stage::at(root), Vec::new());
     let inside = inside.doing(Kind::Internal, || "cannot tell where the root filesystem is")?;
     let inside = Path::new(OsStr::from_bytes(inside.as_bytes()));
     mounts.retain(|mount| inside == Path::new("/") || !mount.target.starts_with(inside));
-    let all = hierarchies(&mounts, &own("cgroup")?);
+    let all = hierarchies(&mounts, &read_to_string(ours).doing(Kind::Internal, || format!("cannot read {ours}"))?);
     let target = inside::open(root, mount.destination(), Make::Folder)?;
     let attributes = options.all_set() | ALWAYS;
     if let [only] = &all[..]
@@ -154,7 +151,7 @@ mod tests {
     use super::*;
 
     fn found(mountinfo: &str, cgroups: &str) -> Vec<(String, String, String)> {
-        let all = hierarchies(&mountinfo::parse(mountinfo), cgroups);
+        let all = hierarchies(&mountinfo::parse(mountinfo.as_bytes()), cgroups);
         all.into_iter().map(|h| (h.name, h.options.join(","), h.cgroup.display().to_string())).collect()
     }
 

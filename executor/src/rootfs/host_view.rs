@@ -135,7 +135,7 @@ fn mount_by_mount(trees: &Trees, path: &Path, nobody: BorrowedFd<'_>) -> io::Res
     };
     let path = path.canonicalize()?;
     let mut bind = Bind::from(hidden(&path)?);
-    let all = mountinfo::parse(&std::fs::read_to_string("/proc/self/mountinfo")?);
+    let all = mountinfo::read("/proc/self/mountinfo")?;
     // Each mount comes after the one that it lies on; of several in one place, only the last counts.
     let below: BTreeSet<&Path> = all.iter().filter_map(|mount| mount.target.strip_prefix(&path).ok()).collect();
     for place in below.into_iter().filter(|place| !place.as_os_str().is_empty()) {

@@ -220,7 +220,7 @@ fn remount_flags(now: u64, set: u64, clear: u64) -> MountFlags {
 /// `Unsupported` when a mount cannot be reached because another lies on it: the change would miss it.
 fn below(tree: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
     let top = mount_id(tree)?;
-    let all = mountinfo::parse(&std::fs::read_to_string("/proc/self/mountinfo")?);
+    let all = mountinfo::read("/proc/self/mountinfo")?;
     let mut ids = vec![top];
     let mut found = Vec::new();
     // Each round finds a mount that lies on one found before.

@@ -57,18 +57,21 @@ pub use signals::{
 
 /// The text of a file of the kernel's, whose size is not known before it is read.
 ///
-/// `std::fs::read_to_string` asks for the size, and then reads twice as much each time from 32 bytes on.
-///
 /// # Errors
 /// The kernel's; `InvalidData` for what is no UTF-8.
 pub fn read_kernel_text(path: &str) -> io::Result<String> {
+    String::from_utf8(read_kernel_bytes(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// `std::fs::read` asks for the size, and then reads twice as much each time from 32 bytes on.
+fn read_kernel_bytes(path: &str) -> io::Result<Vec<u8>> {
     const ROOM: usize = 4096;
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = Vec::with_capacity(ROOM);
     loop {
         text.reserve(ROOM);
         match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut text)) {
-            Ok(0) => return String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+            Ok(0) => return Ok(text),
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }

@@ -1,6 +1,11 @@
 //! What is mounted where, as `/proc/self/mountinfo` shows it to its reader.
 
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
+
+use crate::read_kernel_bytes;
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,33 +22,35 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
-/// Parses `/proc/self/mountinfo`, with its octal escapes and optional fields
-/// (proc_pid_mountinfo(5)). Lines in any other form are skipped.
-pub fn parse(text: &str) -> Vec<Mount> {
-    text.lines().filter_map(parse_mount).collect()
+/// Reads the `mountinfo` of a process at `path`.
+///
+/// # Errors
+/// The kernel's.
+pub fn read(path: &str) -> io::Result<Vec<Mount>> {
+    Ok(parse(&read_kernel_bytes(path)?))
 }
 
-fn parse_mount(line: &str) -> Option<Mount> {
+/// Parses a `mountinfo`, with its octal escapes and optional fields (proc_pid_mountinfo(5)). Lines in any other form are
+/// skipped. Names are bytes: any user's mount may have one that is no UTF-8.
+pub fn parse(text: &[u8]) -> Vec<Mount> {
+    text.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
+}
+
+fn parse_mount(line: &[u8]) -> Option<Mount> {
     // 36 35 98:0 /root /target rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-    let (before, after) = line.split_once(" - ")?;
-    let mut fields = before.split(' ');
-    let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let mut fields = fields.skip(1);
-    let mut rest = after.split(' ');
-    Some(Mount {
-        id,
-        parent,
-        root: unescape(fields.next()?),
-        target: unescape(fields.next()?),
-        kind: rest.next()?.to_owned(),
-        options: rest.nth(1)?.split(',').map(str::to_owned).collect(),
-    })
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
+    let (root, target) = (unescape(fields.nth(1)?), unescape(fields.next()?));
+    fields.find(|field| *field == b"-")?;
+    let kind = text(fields.next()?);
+    let options = fields.nth(1)?.split(|byte| *byte == b',').map(text).collect();
+    Some(Mount { id, parent, root, target, kind, options })
 }
 
 /// Undoes the kernel's escapes of space, tab, newline and backslash (`\040`).
-fn unescape(field: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let bytes = field.as_bytes();
+fn unescape(bytes: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
     while i < bytes.len() {
@@ -61,7 +68,7 @@ fn unescape(field: &str) -> PathBuf {
             }
         }
     }
-    PathBuf::from(std::ffi::OsString::from_vec(out))
+    PathBuf::from(OsString::from_vec(out))
 }
 
 #[cfg(test)]
@@ -72,13 +79,15 @@ mod tests {
 
     #[test]
     fn mountinfo_with_escapes_and_optional_fields() {
-        let text = "\
+        let text = b"\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 32 31 0:29 / /sys/fs/cgroup/cpu\\040set rw shared:9 master:2 - cgroup cgroup rw,cpu,cpuacct
 nonsense
+33 23 0:30 / /media/caf\xe9 rw - vfat /dev/sdb rw
 ";
         let mounts = parse(text);
-        assert_eq!(mounts.len(), 2);
+        assert_eq!(mounts.len(), 3);
+        assert_eq!(mounts[2].target.as_os_str().as_encoded_bytes(), b"/media/caf\xe9");
         assert_eq!((mounts[1].id, mounts[1].parent), (32, 31));
         assert_eq!(mounts[1].target, Path::new("/sys/fs/cgroup/cpu set"));
         assert_eq!(mounts[1].kind, "cgroup");

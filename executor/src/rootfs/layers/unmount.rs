@@ -16,8 +16,7 @@ use crate::rootfs::open_path;
 /// The mounts at `root` and below it, each after the one that it lies on.
 pub fn mounted(root: &Path) -> Result<Vec<mountinfo::Mount>> {
     let path = "/proc/self/mountinfo";
-    let text = std::fs::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
-    let mut all = mountinfo::parse(&String::from_utf8_lossy(&text));
+    let mut all = mountinfo::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     let Some(root) = canonical(root) else { return Ok(Vec::new()) };
     all.retain(|mount| mount.target.starts_with(&root));
     let mut sorted: Vec<mountinfo::Mount> = Vec::new();

@@ -273,10 +273,10 @@ pub fn asked_cgroup(spec: &Spec) -> Option<&str> {
 pub fn cgroup_path(asked: Option<&str>, id: &TaskId) -> String {
     match asked {
         // As runc takes it: without empty parts, and `.`.
-        Some(path) => path
-            .split('/')
-            .filter(|part| !part.is_empty() && *part != ".")
-            .fold(String::new(), |path, part| format!("{path}/{part}")),
+        Some(path) => {
+            let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+            format!("/{}", parts.join("/"))
+        }
         None => format!("/{id}"),
     }
 }
@@ -346,7 +346,7 @@ mod tests {
         let (mut spec, _) = read(bundle(GOOD).path()).expect("good");
         let id: TaskId = "web".parse().expect("an id");
         assert_eq!(cgroup_path(asked_cgroup(&spec), &id), "/web");
-        for (said, meant) in [("/k8s/web", "/k8s/web"), ("k8s/web", "/k8s/web"), ("", "/web")] {
+        for (said, meant) in [("/k8s/web", "/k8s/web"), ("k8s/./web//", "/k8s/web"), ("", "/web"), ("/", "/")] {
             if let Some(linux) = spec.linux_mut() {
                 linux.set_cgroups_path(Some(said.into()));
             }

@@ -279,6 +279,26 @@ fn an_exec_runs_as_its_process_says() {
 }
 
 #[test]
+fn an_exec_without_rlimits_has_those_of_the_container() {
+    let host = Host::new();
+    if host.reference_fails("runc 1.1 takes those of who runs it") {
+        return host.assert_nothing_left();
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("sleep 1000").edit(|config| {
+        config["process"]["rlimits"] = json!([{ "type": "RLIMIT_STACK", "soft": 4 << 20, "hard": 8 << 20 }]);
+    });
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    for (exec, none) in [("null", Value::Null), ("empty", json!([]))] {
+        let mut process = running.bundle.process(&["/bin/sh", "-c", "ulimit -s"]);
+        process["rlimits"] = none;
+        assert_eq!(output_of(&running, exec, &process), "4096\n", "{exec}");
+    }
+    running.end();
+}
+
+#[test]
 fn an_exec_has_the_rights_of_its_process_and_no_more() {
     let host = Host::new();
     let containerd = host.containerd();

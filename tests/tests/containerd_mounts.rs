@@ -346,6 +346,26 @@ fn the_root_may_be_among_the_read_only_paths() {
 }
 
 #[test]
+fn of_proc_only_what_holds_figures_can_be_covered() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let file = host.file("figures", "ours\n");
+    let of = |path: &str| containerd.bundle().script(&format!("cat {path}")).mount(&bind(text(&file), path));
+    assert_says(&containerd, &of("/proc/uptime"), "ours");
+    let fips = "/proc/sys/crypto/fips_enabled";
+    // runc takes it since 1.2.
+    if Path::new(fips).exists() && !host.reference_fails("runc takes it since 1.2") {
+        assert_says(&containerd, &of(fips), "ours");
+    }
+    // Each process has its own: runc takes this, and covers nobody's but that of the shim's child.
+    if !host.reference_fails("it covers the file of a process that is gone") {
+        let message = refusal(&containerd, &of("/proc/net/dev"));
+        assert!(message.contains("mount /proc/net/dev") && message.contains("must not be mounted over"), "{message}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn mountinfo_has_the_order_of_the_configuration() {
     if lacks_detached_mounts() {
         // What is bound is copied before anything is mounted there.

@@ -158,6 +158,8 @@ fn what_runc_refuses_is_refused_too_and_named() {
             "not a directory",
         ),
         ("process.cwd", json!("tmp"), "wd"),
+        ("linux.readonlyPaths", json!(["/bin/busybox/x"]), "cannot make /bin/busybox/x read-only"),
+        ("linux.maskedPaths", json!(["/bin/busybox/x"]), "cannot mask /bin/busybox/x"),
         ("process.args", json!([]), "args"),
         ("process", Value::Null, "process"),
         ("root", Value::Null, "root"),

@@ -58,14 +58,15 @@ impl<'a> Place<'a> {
         Ok(Place { root, proc, sys })
     }
 
-    /// Opens `path`, if it exists.
+    /// Opens `path`, if it exists. `BadSpec` if it would be below a file.
     fn existing(&self, path: &str) -> Result<Option<OwnedFd>> {
         let (from, rest) = self.start(Path::new(path));
         match inside_root::open(from, rest, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
             Ok(fd) => Ok(Some(fd)),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(Errno::NOENT) => Ok(None),
             Err(errno) => {
-                Err(Error::new(Kind::Internal, format!("cannot open {path} in the root filesystem: {errno}")))
+                let kind = if errno == Errno::NOTDIR { Kind::BadSpec } else { Kind::Internal };
+                Err(Error::new(kind, format!("cannot open {path} in the root filesystem: {errno}")))
             }
         }
     }
@@ -120,8 +121,8 @@ pub fn sysctls(place: &Place<'_>, spec: &Spec) -> Result<()> {
 pub fn read_only_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     for path in linux.and_then(|l| l.readonly_paths().as_ref()).into_iter().flatten() {
-        let Some(target) = place.existing(path)? else { continue };
         let what = || format!("cannot make {path} read-only");
+        let Some(target) = place.existing(path).map_err(|error| error.within(what()))? else { continue };
         let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
         if inside_root::resolved(Path::new(path)).is_empty() {
             // Nobody would see what is attached there.
@@ -141,7 +142,7 @@ pub fn masked_paths(trees: &Trees, place: &Place<'_>, root: &OwnedFd, spec: &Spe
     let linux = spec.linux().as_ref();
     let (mut files, mut folders) = (Vec::new(), Vec::new());
     for path in linux.and_then(|l| l.masked_paths().as_ref()).into_iter().flatten() {
-        let Some(target) = place.existing(path)? else { continue };
+        let Some(target) = place.existing(path).map_err(|error| error.within(cannot_mask(path)))? else { continue };
         let kind = file_type(&target).doing(Kind::Internal, || cannot_mask(path))?;
         let all = if kind == FileType::Directory { &mut folders } else { &mut files };
         all.push((path, target));

@@ -11,7 +11,11 @@
 mod timeline;
 mod trace;
 
-use bowline_executor::Result;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bowline_executor::{Doing, Kind, Result};
 
 use crate::contenders::Contenders;
 use crate::floor::Filter;
@@ -71,10 +75,12 @@ const CREATE: [Step; 4] = [
     step(3, "init, until it waits for the start", Begins::First),
 ];
 
+const DELETE: [Step; 2] = [step(0, "shell", Begins::First), step(0, "the command `delete`", Begins::By(EXECVES))];
+
 const CALL: [Step; 2] = [step(0, "shim", Begins::First), step(1, "its children", Begins::First)];
 
 /// The tables, as Markdown. Those of containerd are there if it is.
-pub fn tables(rounds: &mut Rounds, on: &mut Contenders, managers: Option<Managers>) -> Result<String> {
+pub fn tables(rounds: &mut Rounds, on: &mut Contenders, managers: Option<Managers>, bin: &Path) -> Result<String> {
     let mut text = String::new();
     let duty = of_duty(rounds, on)?;
     let ours = of_bowline(rounds, on)?;
@@ -84,6 +90,8 @@ pub fn tables(rounds: &mut Rounds, on: &mut Contenders, managers: Option<Manager
     }
     if let Some(mut managers) = managers {
         text += &format!("### a create through containerd\n\n{}\n", of_creation(rounds, on.name(), &mut managers)?);
+        let Spent { calls, processor, .. } = of_deletion(rounds, on.name(), bin)?;
+        text += &format!("The command `delete`: {calls} system calls, {processor} µs of the processor.\n\n");
         text += &format!("### containerd's calls\n\n{}\n", of_containerd(rounds, on.name(), managers)?);
     }
     Ok(text)
@@ -176,6 +184,32 @@ fn of_creation(rounds: &mut Rounds, name: &str, managers: &mut Managers) -> Resu
     let elapsed = median(all.iter().map(|round| round.elapsed)).to_string();
     lines.push(words(["from the request until the answer, µs", "", &elapsed]));
     Ok(aligned(&lines))
+}
+
+/// The command `delete`, which containerd runs once a shim has left.
+fn of_deletion(rounds: &mut Rounds, name: &str, bin: &Path) -> Result<Spent> {
+    let what = || "cannot run the shim's command `delete`";
+    let bundle = tempfile::tempdir().doing(Kind::Internal, what)?;
+    fs::write(bundle.path().join("config.json"), "{}").doing(Kind::Internal, what)?;
+    let trace = Trace::start(name)?;
+    let mut asked = Vec::new();
+    rounds.each(|| {
+        // Nobody can be followed before it is there: a shell waits until its input ends, and becomes the command.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read _; exec \"$@\"", "sh"]).arg(bin.join("containerd-shim-bowline-v1"));
+        command
+            .args(["-namespace", name, "-id", name, "-address", "/none", "-bundle"])
+            .arg(bundle.path())
+            .arg("delete");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().doing(Kind::Internal, what)?;
+        asked.push((child.id() as i32, 0));
+        trace.follow(child.id())?;
+        trace.around(|| {
+            drop(child.stdin.take());
+            child.wait().doing(Kind::Internal, what)
+        })
+    })?;
+    Ok(middle(&timeline::rounds(&trace.take()?, &asked, &DELETE), 1))
 }
 
 /// Each call of containerd's, by bowline's shim.

@@ -35,6 +35,7 @@ pub struct Contenders {
     peers: [Option<Peer>; 2],
     cgroups: Cgroups,
     root: PathBuf,
+    bin: PathBuf,
     state: TempDir,
     _work: TempDir,
 }
@@ -43,7 +44,7 @@ impl Contenders {
     /// Everybody who is installed, the peers if they are wanted; bowline's
     /// binaries are in `bin`. All that is made has `name` in its own.
     pub fn new(bin: &Path, name: &str, peers: bool) -> Result<Contenders> {
-        let shim = bin.join("bowline-shim");
+        let shim = bin.join(SHIM);
         if !shim.is_file() {
             return Err(Error::new(Kind::Usage, format!("cannot find {}", shim.display()))
                 .hint("`make build` makes it; --bin says where it is"));
@@ -55,16 +56,23 @@ impl Contenders {
         let (work, state) = (folder("/tmp")?, folder(in_memory())?);
         let root = work.path().join("root");
         make_root(&root)?;
+        let installed = work.path().join("bin");
+        install(bin, &installed)?;
         let cgroups = Cgroups(name.to_owned());
         let floor = Floor::start(work.path(), &root, name, None)?;
         let what = || Error::new(Kind::Internal, "the default of a task is to have no seccomp filter");
         let filter = compile_filter(&bowline_spec::parse("command = 'x'", Format::Toml)?)?.ok_or_else(what)?;
         let duty = Duty { filter: &filter, state: state.path() };
         let duty = Floor::start(work.path(), &root, &cgroups.of_duty(), Some(&duty))?;
-        let shims = Shims::new(shim, state.path().join("s"), name)?;
+        let shims = Shims::new(installed.join(SHIM), state.path().join("s"), name)?;
         let peer = |peer| if peers { Peer::find(peer, state.path(), name) } else { Ok(None) };
         let peers = [peer("crun")?, peer("runc")?];
-        Ok(Contenders { floor, duty, shims, peers, cgroups, root, state, _work: work })
+        Ok(Contenders { floor, duty, shims, peers, cgroups, root, bin: installed, state, _work: work })
+    }
+
+    /// The folder of bowline's binaries.
+    pub fn bin(&self) -> &Path {
+        &self.bin
     }
 
     /// What everything that is made has in its name.
@@ -186,6 +194,20 @@ pub fn in_memory() -> &'static str {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     let memory = |folder: &&str| rustix::fs::statfs(*folder).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC);
     ["/run", "/dev/shm"].into_iter().find(memory).unwrap_or("/run")
+}
+
+const SHIM: &str = "bowline-shim";
+const BINARIES: [&str; 5] = ["bowline", SHIM, "bowline-init", "containerd-shim-bowline-v1", "nomad-driver-bowline"];
+
+/// Copies bowline's binaries, those that there are, as an installation does: what a linker has written is in the page
+/// cache by single pages, and takes a process that runs it longer to map.
+fn install(from: &Path, to: &Path) -> Result<()> {
+    let what = || format!("cannot copy bowline's binaries to {}", to.display());
+    fs::create_dir(to).doing(Kind::Internal, what)?;
+    for name in BINARIES.iter().filter(|name| from.join(name).is_file()) {
+        fs::copy(from.join(name), to.join(name)).doing(Kind::Internal, what)?;
+    }
+    Ok(())
 }
 
 /// A root filesystem of a static busybox alone.

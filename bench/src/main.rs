@@ -140,6 +140,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     // Before anything is made that an interrupt would leave.
     let mut rounds = Rounds::new(count)?;
     let mut contenders = Contenders::new(&bin, &name, !arguments.no_peers)?;
+    let bin = contenders.bin().to_owned();
     if !arguments.no_peers {
         for peer in contenders.missing() {
             say(&format!("{peer} is not installed: its column stays empty"));
@@ -147,7 +148,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.account {
         let managers = managed::start(&mut contenders, &bin)?;
-        return print(&account::tables(&mut rounds, &mut contenders, managers)?);
+        return print(&account::tables(&mut rounds, &mut contenders, managers, &bin)?);
     }
     let about = about(&contenders, count);
     let mut rows = rows(&mut rounds, &mut contenders, arguments, &bin)?;

@@ -220,6 +220,7 @@ impl Places<'_> {
         match started {
             Some((pid, at)) if is_older(pid, at) => {
                 let path = self.layout.path_of(pid).unwrap_or_default();
+                let path = path.display();
                 Err(Error::new(
                     Kind::Internal,
                     format!("process {pid} in cgroup {path} may be of task {}: {why}", self.folder.name()),

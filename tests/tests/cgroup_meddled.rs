@@ -1,9 +1,11 @@
 //! A task whose cgroup somebody else has frozen, emptied or removed.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Task, eventually, hierarchies, only_v2};
+use bowline_tests::harness::{Elsewhere, Task, eventually, hierarchies, only_v2, process_exists};
 
 const POLITE: &str = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done";
 
@@ -115,6 +117,34 @@ fn an_exec_without_a_deadline_waits_until_the_task_is_thawed() {
     thaw(&task);
     exec.finish().assert_says("runs");
     task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn nothing_hides_from_the_end_of_a_task_in_a_cgroup_whose_name_is_no_utf_8() {
+    let host = Host::new();
+    let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\nnamespaces.pid = 'host'";
+    for freezes in [false, true] {
+        let task = host.described(toml).start();
+        task.wait_for_line("ready");
+        let child = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the sleep");
+        for (names, _) in hierarchies() {
+            let hidden = task.cgroup(names.split(',').next().expect("a name")).join(OsStr::from_bytes(b"caf\xe9"));
+            fs::create_dir(&hidden).expect("root may");
+            // Those of a cpuset begin without any.
+            for set in ["cpuset.cpus", "cpuset.mems"].map(|set| (hidden.with_file_name(set), hidden.join(set))) {
+                let _ = fs::copy(set.0, set.1);
+            }
+            fs::write(hidden.join("cgroup.procs"), child.to_string()).expect("it lives");
+            if freezes {
+                // As a task may that has the rights to its cgroup.
+                let _ = fs::write(hidden.join("freezer.state"), "FROZEN");
+            }
+        }
+        task.bowline("kill", ["--signal=KILL"]).assert_code(0);
+        task.wait().assert_killed_by("KILL");
+        assert!(!process_exists(child));
+    }
     host.assert_nothing_left();
 }
 

@@ -100,7 +100,8 @@ fn where_an_exec_can_have_no_cgroup_its_session_is_killed_and_the_answer_says_so
     let task = host.task(IDLE).start();
     make_threaded(&task);
     task.exec_with(["--timeout=50s"], "exit 4").assert_code(4);
-    let script = "setsid sleep 1000 & sleep 1000 & exec sleep 1000";
+    // One of them has a name that is no UTF-8.
+    let script = r#"setsid sleep 1000 & sh -c 'printf "\377" > /proc/$$/comm; kill -STOP $$' & exec sleep 1000"#;
     let ran = task.exec_with(["--json", "--timeout=4s"], script);
     ran.assert_code(124);
     let outcome = ran.json();

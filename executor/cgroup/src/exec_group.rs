@@ -1,12 +1,11 @@
 //! The cgroups of execs: one of their own below the task's, or the one to which the task's init has
 //! moved; and how to kill an exec that has neither.
 
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::proc_stat::ProcStat;
+use bowline_sys::proc_stat::{self, ProcStat};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -193,16 +192,7 @@ fn below<'a>(top: &str, path: &'a str) -> Option<&'a str> {
 
 /// The session of a live process.
 fn session_of(pid: i32) -> Option<i32> {
-    let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat,
-        Err(error) => {
-            if error.kind() != ErrorKind::NotFound {
-                tracing::debug!(%error, pid, "a process whose session is unknown");
-            }
-            return None;
-        }
-    };
-    parse_session(&stat)
+    parse_session(&proc_stat::read(pid)?)
 }
 
 /// Parses the session of a process that has not ended.

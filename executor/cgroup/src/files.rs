@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -55,7 +56,7 @@ impl Writer {
 #[derive(Debug, Default)]
 pub struct Members {
     procs: Option<OwnedFd>,
-    below: BTreeMap<String, (OwnedFd, Members)>,
+    below: BTreeMap<OsString, (OwnedFd, Members)>,
 }
 
 impl Members {

@@ -115,10 +115,11 @@ impl Hierarchy {
         fs::statat(&self.dir, &path[1..], AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// The names of the cgroups directly below `path`; none if `path` does not exist.
+    /// The names of the cgroups directly below `path`, as far as they are UTF-8; none if `path` does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
         let below = if path == "/" { "." } else { &path[1..] };
-        open_dir(&self.dir, Path::new(below)).map_or_else(|_| Vec::new(), |dir| tree::names_below(dir.as_fd()))
+        let names = open_dir(&self.dir, Path::new(below)).map(|dir| tree::names_below(dir.as_fd()));
+        names.unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok()).collect()
     }
 
     /// Whether the process whose `/proc/<pid>/cgroup` has this text is at `path`, where this is a v1 hierarchy.

@@ -1,7 +1,9 @@
 //! The hierarchies of this host, and one cgroup in all of them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -109,17 +111,17 @@ impl Layout {
     }
 
     /// The cgroup of a process, in the hierarchy through which tasks are ended; `None` for a process that has gone.
-    pub fn path_of(&self, pid: i32) -> Option<String> {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let path = text.lines().find_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+    pub fn path_of(&self, pid: i32) -> Option<PathBuf> {
+        let text = std::fs::read(format!("/proc/{pid}/cgroup")).ok()?;
+        text.split(|byte| *byte == b'\n').find_map(|line| {
+            let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
             let is_it = match self.version {
-                Version::V1 => controllers.split(',').any(|controller| controller == FREEZER),
+                Version::V1 => controllers.split(|byte| *byte == b',').any(|name| name == FREEZER.as_bytes()),
                 Version::V2 => controllers.is_empty(),
             };
-            is_it.then_some(path)
-        });
-        path.map(str::to_owned)
+            is_it.then(|| OsStr::from_bytes(path).into())
+        })
     }
 
     /// All hierarchies of this host.

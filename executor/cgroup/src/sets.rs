@@ -48,7 +48,7 @@ impl Layout {
         let sets = [(cpus, cpu.cpus().as_deref()), (mems, cpu.mems().as_deref())];
         let sets: Vec<(&str, &str)> = sets.into_iter().filter_map(|(file, value)| Some((file, value?))).collect();
         let before: Vec<(&str, String)> =
-            sets.iter().filter_map(|(file, _)| Some((*file, read_at(dir, file).ok()?.trim().to_owned()))).collect();
+            sets.iter().filter_map(|(file, _)| Some((*file, read_at(dir, *file).ok()?.trim().to_owned()))).collect();
         let lead = || {
             for (file, value) in &sets {
                 let led = lead(dir, file, value, |child| follows(file, child));
@@ -79,7 +79,8 @@ fn lead(dir: BorrowedFd<'_>, file: &str, value: &str, follows: impl Fn(&str) -> 
     {
         write_at(dir, file, &both.to_string())?;
     }
-    for child in names_below(dir).into_iter().filter(|child| follows(child)) {
+    let named = names_below(dir).into_iter().filter_map(|name| name.into_string().ok());
+    for child in named.filter(|child| follows(child)) {
         match write_at(dir, &format!("{child}/{file}"), value) {
             // The cgroup has been removed meanwhile.
             Err(Errno::NOENT | Errno::NODEV) => {}

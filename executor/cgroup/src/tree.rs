@@ -1,6 +1,8 @@
 //! A cgroup as a folder: its files, its processes, and the cgroups below it.
 
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bowline_sys as sys;
@@ -21,8 +23,9 @@ pub fn remove_tree(parent: &OwnedFd, path: &Path) -> rustix::io::Result<()> {
     fs::unlinkat(parent, path, AtFlags::REMOVEDIR)
 }
 
-/// The names of the cgroups directly below `dir`, read from its beginning through this fd.
-pub fn names_below(dir: BorrowedFd<'_>) -> Vec<String> {
+/// The names of the cgroups directly below `dir`, read from its beginning through this fd. A task may have made some of
+/// them, with names that are no UTF-8.
+pub fn names_below(dir: BorrowedFd<'_>) -> Vec<OsString> {
     let mut names = Vec::new();
     if fs::seek(dir, SeekFrom::Start(0)).is_err() {
         return names;
@@ -30,7 +33,7 @@ pub fn names_below(dir: BorrowedFd<'_>) -> Vec<String> {
     let mut buffer = Vec::with_capacity(4096);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
     while let Some(Ok(entry)) = entries.next() {
-        let name = entry.file_name().to_str().unwrap_or_default();
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if entry.file_type() == fs::FileType::Directory && name != "." && name != ".." {
             names.push(name.to_owned());
         }
@@ -108,7 +111,7 @@ pub fn write_at(dir: BorrowedFd<'_>, file: &str, value: &str) -> rustix::io::Res
 }
 
 /// Reads the whole text of a file of the cgroup `dir`.
-pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
+pub fn read_at(dir: BorrowedFd<'_>, file: impl rustix::path::Arg) -> rustix::io::Result<String> {
     read_fd(&fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 

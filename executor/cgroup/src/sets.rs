@@ -48,7 +48,7 @@ impl Layout {
         let sets = [(cpus, cpu.cpus().as_deref()), (mems, cpu.mems().as_deref())];
         let sets: Vec<(&str, &str)> = sets.into_iter().filter_map(|(file, value)| Some((file, value?))).collect();
         let before: Vec<(&str, String)> =
-            sets.iter().filter_map(|(file, _)| Some((*file, read_at(dir, *file).ok()?.trim().to_owned()))).collect();
+            sets.iter().filter_map(|(file, _)| Some((*file, read_at(dir, file).ok()?.trim().to_owned()))).collect();
         let lead = || {
             for (file, value) in &sets {
                 let led = lead(dir, file, value, |child| follows(file, child));

@@ -111,7 +111,7 @@ pub fn write_at(dir: BorrowedFd<'_>, file: &str, value: &str) -> rustix::io::Res
 }
 
 /// Reads the whole text of a file of the cgroup `dir`.
-pub fn read_at(dir: BorrowedFd<'_>, file: impl rustix::path::Arg) -> rustix::io::Result<String> {
+pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
     read_fd(&fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 

@@ -169,7 +169,8 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
 /// Whether the processes in the cgroup at `path` below `top` are frozen, by themselves or with a
 /// parent, or about to be. The root cgroup has no such file.
 pub fn is_held(top: BorrowedFd<'_>, path: &Path) -> bool {
-    let state = read_at(top, &path.strip_prefix("/").unwrap_or(path).join("freezer.state"));
+    let cgroup = open_dir(top, path.strip_prefix("/").unwrap_or(path));
+    let state = cgroup.and_then(|dir| read_at(dir.as_fd(), "freezer.state"));
     state.is_ok_and(|state| state.trim() != "THAWED")
 }
 

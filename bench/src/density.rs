@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bowline_executor::{Doing, Error, Kind, Result};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::chart::{self, Bar, Group};
 use crate::contenders::Contenders;
 use crate::groups;
 use crate::memory::{self, SETTLE, kernel_number};
+use crate::open_files;
 use crate::rounds::Rounds;
 use crate::say::say;
 use crate::table::{aligned, digits};
@@ -44,7 +44,7 @@ pub struct Density(Vec<Step>);
 
 /// Measures as many tasks as each of `sizes` says, one after the other, then `sandboxes` of two.
 pub fn measure(rounds: &Rounds, on: &mut Contenders, bin: &Path, sizes: &[usize], sandboxes: usize) -> Result<Density> {
-    raise_limit()?;
+    open_files::raise()?;
     let commands = Commands { program: bin.join("bowline"), state: on.shims.state().to_owned() };
     let job = groups::sleeper(on)?;
     let mut steps = Vec::new();
@@ -160,13 +160,6 @@ impl Commands {
         let took = begin.elapsed();
         if status.success() { Ok(took) } else { Err(Error::new(Kind::Internal, format!("{}: {status}", what()))) }
     }
-}
-
-/// A thousand shims are a thousand connections, and as many handles of processes.
-pub fn raise_limit() -> Result<()> {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
-        .doing(Kind::Internal, || "cannot open as many files as the hard limit allows")
 }
 
 /// What the machine could still give, in KiB.

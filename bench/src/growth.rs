@@ -5,9 +5,9 @@ use std::time::Duration;
 use bowline_executor::{Error, Kind, Result};
 
 use crate::contenders::Contenders;
-use crate::density;
 use crate::groups::{self, Held};
 use crate::memory::{self, SETTLE};
+use crate::open_files;
 use crate::rounds::{Gap, Rounds};
 use crate::shim::Call;
 use crate::table::{self, BOWLINE, Figure, Row};
@@ -68,7 +68,7 @@ fn wait_for_sleepers(rounds: &Rounds, count: usize) -> Result<()> {
 
 /// What the shim keeps while so many wait for one task, and when the last of them knows its end.
 pub fn waiters(on: &mut Contenders, count: usize) -> Result<Vec<Figure>> {
-    density::raise_limit()?;
+    open_files::raise()?;
     let job = groups::sleeper(on)?;
     let up = on.shims.hold(&job.description)?;
     std::thread::sleep(SETTLE);

@@ -25,6 +25,7 @@ mod managed;
 mod memory;
 mod mounts;
 mod nomad;
+mod open_files;
 mod peers;
 mod quiet;
 mod rounds;

@@ -39,6 +39,25 @@ impl Managers {
     pub fn at(&mut self, column: usize) -> Option<&mut Daemon> {
         self.daemons[column].as_mut()
     }
+
+    /// A task of each, which sleeps.
+    fn hold(&mut self) -> Result<Cells<Option<Sleeper>>> {
+        let mut held: Cells<Option<Sleeper>> = Default::default();
+        for (daemon, held) in self.daemons.iter_mut().zip(&mut held) {
+            *held = daemon.as_mut().map(Daemon::hold).transpose()?;
+        }
+        Ok(held)
+    }
+
+    /// Ends what [`Self::hold`] has started, of those who are still measured.
+    fn end(&mut self, held: Cells<Option<Sleeper>>) -> Result<()> {
+        for (daemon, one) in self.daemons.iter_mut().zip(held) {
+            if let Some((daemon, one)) = daemon.as_mut().zip(one) {
+                daemon.end(one)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Starts them; `None` where containerd is not installed. bowline's shim is in `bin`.
@@ -74,10 +93,7 @@ pub fn launch(rounds: &mut Rounds, on: &mut Managers, gap: Gap) -> Result<Vec<Ro
 
 /// In a task that runs: a command, and questions.
 pub fn within(rounds: &mut Rounds, on: &mut Managers) -> Result<Vec<Row>> {
-    let mut held: Cells<Option<Sleeper>> = Default::default();
-    for (daemon, held) in on.daemons.iter_mut().zip(&mut held) {
-        *held = daemon.as_mut().map(Daemon::hold).transpose()?;
-    }
+    let held = on.hold()?;
     let mut rows = Vec::new();
     for (name, gap) in [("containerd: exec", Gap::None), ("containerd: exec, 100 ms apart", Gap::Fixed)] {
         rows.extend(rounds.measure([name], gap, on, ready, |on, column| {
@@ -94,9 +110,7 @@ pub fn within(rounds: &mut Rounds, on: &mut Managers) -> Result<Vec<Row>> {
                 .transpose()?])
         })?);
     }
-    for (daemon, one) in on.daemons.iter_mut().flatten().zip(held.into_iter().flatten()) {
-        daemon.end(one)?;
-    }
+    on.end(held)?;
     Ok(rows)
 }
 
@@ -180,10 +194,7 @@ pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure
 
 /// Execs in one task, all at once.
 pub fn execs_at_once(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<Vec<Row>> {
-    let mut held: Cells<Option<Sleeper>> = Default::default();
-    for (daemon, held) in on.daemons.iter_mut().zip(&mut held) {
-        *held = daemon.as_mut().map(Daemon::hold).transpose()?;
-    }
+    let held = on.hold()?;
     let names = ["half have ended", "all have ended"].map(|part| format!("containerd: {count} execs at once: {part}"));
     let rows = rounds.measure(names.each_ref().map(String::as_str), Gap::None, on, ready, |on, column| {
         let Some((daemon, one)) = on.at(column).zip(held[column].as_ref()) else { return Ok([None; 2]) };
@@ -197,11 +208,7 @@ pub fn execs_at_once(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Re
             took => Ok(took?.map(Some)),
         }
     })?;
-    for (daemon, one) in on.daemons.iter_mut().zip(held) {
-        if let Some((daemon, one)) = daemon.as_mut().zip(one) {
-            daemon.end(one)?;
-        }
-    }
+    on.end(held)?;
     Ok(rows.into())
 }
 

@@ -9,7 +9,6 @@ pub use tasks::Sleeper;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -26,7 +25,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
 use crate::contenders::in_memory;
-use crate::floor;
 use crate::grpc::{Answers, Grpc};
 use crate::runner;
 
@@ -57,12 +55,22 @@ const WITHOUT: [&str; 8] = [
 
 /// With what a daemon runs its tasks.
 pub enum Runtimes<'a> {
-    /// A shim that does nothing: `floor/shim.c`.
-    Floor,
+    /// A shim that does nothing, `floor/shim.c`, in this folder.
+    Floor(&'a Path),
     /// bowline's shim, in this folder.
     Bowline(&'a Path),
     /// containerd's own shim and this runtime, hidden from cgroup v2 or not.
     Runc(&'a Path, bool),
+}
+
+impl Runtimes<'_> {
+    /// Where the shim is, if it is not installed.
+    fn bin(&self) -> Option<&Path> {
+        match self {
+            Runtimes::Floor(bin) | Runtimes::Bowline(bin) => Some(bin),
+            Runtimes::Runc(..) => None,
+        }
+    }
 }
 
 /// A daemon that runs; dropped, it ends, after the tasks that are left.
@@ -95,20 +103,15 @@ impl Daemon {
         let folder = folder.doing(Kind::Internal, what)?;
         let path = |file: &str| folder.path().join(file);
         let kind = kind(runtimes, &path("runc"))?;
-        fs::create_dir(path("bin")).doing(Kind::Internal, what)?;
-        match runtimes {
-            Runtimes::Floor => floor::place(&path("bin/containerd-shim-floor-v1"))?,
-            Runtimes::Bowline(bin) => {
-                let shim = bin.join("containerd-shim-bowline-v1");
-                if !shim.is_file() {
-                    return Err(Error::new(Kind::Usage, format!("cannot find {}", shim.display()))
-                        .hint("`make build` makes it; --bin says where it is"));
-                }
-                symlink(shim, path("bin/containerd-shim-bowline-v1")).doing(Kind::Internal, what)?;
+        let mut search = std::env::var("PATH").unwrap_or_default();
+        if let Some(bin) = runtimes.bin() {
+            let shim = bin.join("containerd-shim-bowline-v1");
+            if !shim.is_file() {
+                return Err(Error::new(Kind::Usage, format!("cannot find {}", shim.display()))
+                    .hint("`make build` makes it; --bin says where it is"));
             }
-            Runtimes::Runc(..) => {}
+            search = format!("{}:{search}", bin.display());
         }
-        let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap_or_default());
         fs::write(path("config.toml"), config(folder.path())).doing(Kind::Internal, what)?;
         let ready = UnixDatagram::bind(path("ready")).doing(Kind::Internal, what)?;
         ready.set_read_timeout(Some(PATIENCE)).doing(Kind::Internal, what)?;
@@ -172,7 +175,7 @@ fn config(folder: &Path) -> String {
 /// The runtime's name, and its options.
 fn kind(runtimes: &Runtimes<'_>, root: &Path) -> Result<(&'static str, Option<Any>)> {
     Ok(match runtimes {
-        Runtimes::Floor => ("io.containerd.floor.v1", None),
+        Runtimes::Floor(_) => ("io.containerd.floor.v1", None),
         Runtimes::Bowline(_) => ("io.containerd.bowline.v1", None),
         Runtimes::Runc(program, _) => {
             let options = RuncOptions {
@@ -190,7 +193,7 @@ fn kind(runtimes: &Runtimes<'_>, root: &Path) -> Result<(&'static str, Option<An
 fn command(config: &Path, runtimes: &Runtimes<'_>) -> Command {
     let hidden = match runtimes {
         Runtimes::Runc(_, true) => runner::unified_mounts(),
-        Runtimes::Floor | Runtimes::Bowline(_) | Runtimes::Runc(_, false) => Vec::new(),
+        Runtimes::Floor(_) | Runtimes::Bowline(_) | Runtimes::Runc(_, false) => Vec::new(),
     };
     if hidden.is_empty() {
         let mut command = Command::new("containerd");

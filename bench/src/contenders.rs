@@ -10,7 +10,7 @@ use bowline_spec::{Format, Namespace, Task};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::floor::{Duty, Floor};
+use crate::floor::{self, Duty, Floor};
 use crate::peers::{Bundle, Peer};
 use crate::shim::Shims;
 use crate::table::{COLUMNS, CRUN, RUNC};
@@ -199,6 +199,9 @@ pub fn in_memory() -> &'static str {
 const SHIM: &str = "bowline-shim";
 const BINARIES: [&str; 5] = ["bowline", SHIM, "bowline-init", "containerd-shim-bowline-v1", "nomad-driver-bowline"];
 
+/// The floor's shim, by the name that containerd looks for. Not in memory, where some hosts execute nothing.
+const FLOOR_SHIM: &str = "containerd-shim-floor-v1";
+
 /// Copies bowline's binaries, those that there are, as an installation does: what a linker has written is in the page
 /// cache by single pages, and takes a process that runs it longer to map.
 fn install(from: &Path, to: &Path) -> Result<()> {
@@ -207,7 +210,7 @@ fn install(from: &Path, to: &Path) -> Result<()> {
     for name in BINARIES.iter().filter(|name| from.join(name).is_file()) {
         fs::copy(from.join(name), to.join(name)).doing(Kind::Internal, what)?;
     }
-    Ok(())
+    floor::place(&to.join(FLOOR_SHIM))
 }
 
 /// A root filesystem of a static busybox alone.

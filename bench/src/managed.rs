@@ -68,7 +68,7 @@ pub fn start(on: &mut Contenders, bin: &Path) -> Result<Option<Managers>> {
     for column in [FLOOR, BOWLINE, CRUN, RUNC] {
         let name = on.name().to_owned();
         let runtimes = match (column, on.peer(column)) {
-            (FLOOR, _) => Runtimes::Floor,
+            (FLOOR, _) => Runtimes::Floor(bin),
             (BOWLINE, _) => Runtimes::Bowline(bin),
             (_, Some(peer)) => Runtimes::Runc(peer.program(), peer.is_kept_from_v2()),
             (_, None) => continue,

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Containerd, Shim, Stdio, api};
+use bowline_tests::harness::eventually;
 
 fn text(path: &Path) -> String {
     path.to_str().expect("ASCII").to_owned()
@@ -250,11 +251,17 @@ fn image(host: &Host, bundle: &Bundle) -> Option<PathBuf> {
     }
 }
 
-/// Whether no loop device has this file.
-fn is_detached(image: &Path) -> bool {
+/// Whether a loop device has this file.
+fn is_attached(image: &Path) -> bool {
     let devices = fs::read_dir("/sys/block").expect("sysfs").flatten();
     let mut files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
-    !files.any(|file| file.trim_end() == text(image))
+    files.any(|file| file.trim_end() == text(image))
+}
+
+/// Until no loop device has it: whoever looks at a new device, such as udev, keeps it as long.
+#[track_caller]
+fn assert_detached(image: &Path) {
+    eventually("no loop device has the image", || (!is_attached(image)).then_some(()));
 }
 
 #[test]
@@ -265,7 +272,8 @@ fn a_root_may_be_an_image_in_a_file() {
     let Some(image) = image(&host, &bundle) else { return };
     let shim = containerd.start(&bundle);
     assert_eq!(run(&shim, &bundle, &[mount("ext4", &text(&image), &["loop", "rw"])]), 0);
-    assert!(is_unmounted(&bundle) && is_detached(&image));
+    assert!(is_unmounted(&bundle));
+    assert_detached(&image);
     // What was written is in the image, and one that is read-only stays as it is.
     let before = fs::read(&image).expect("the image");
     let mut request = shim.creation(&bundle, &Stdio::null());
@@ -276,7 +284,8 @@ fn a_root_may_be_an_image_in_a_file() {
     shim.kill(&bundle.id, "", 9).expect("alive");
     shim.status_at_end(&bundle.id, "");
     shim.delete(&bundle.id, "").expect("deleted");
-    assert!(is_unmounted(&bundle) && is_detached(&image));
+    assert!(is_unmounted(&bundle));
+    assert_detached(&image);
     assert!(fs::read(&image).expect("the image") == before, "it was changed");
     shim.over();
     host.assert_nothing_left();
@@ -295,10 +304,10 @@ fn an_image_has_no_loop_device_after_the_shim_has_died() {
     let mut request = shim.creation(&bundle, &Stdio::null());
     request.rootfs = vec![mount("ext4", &text(&image), &["loop"])];
     shim.create_by(&request).expect("created");
-    assert!(!is_detached(&image));
+    assert!(is_attached(&image));
     shim.kill_shim();
     containerd.delete_action(&bundle);
     assert!(is_unmounted(&bundle));
-    bowline_tests::harness::eventually("the device is free", || is_detached(&image).then_some(()));
+    assert_detached(&image);
     host.assert_nothing_left();
 }

@@ -236,10 +236,13 @@ fn opt_is_shown_as_everybody_may_read_it_or_not_at_all() {
         ran.assert_says(&format!("{}end", if mapped { SECRET } else { "" }));
     }
     // An overlay shows its owners whatever is done.
+    let binaries = binary("bowline").with_file_name("");
     let script = format!(
-        "cd {}; mkdir lower up; echo open > lower/open; mount -t tmpfs up up; mkdir up/up up/work; \
-         mount -t overlay over -o lowerdir=lower,upperdir=up/up,workdir=up/work /opt",
-        host.work().display()
+        "cd {}; mkdir lower up bin; echo open > lower/open; mount -t tmpfs up up; mkdir up/up up/work; \
+         mount --bind {binaries} bin; mount -t overlay over -o lowerdir=lower,upperdir=up/up,workdir=up/work /opt; \
+         mkdir -p {binaries}; mount --bind bin {binaries}",
+        host.work().display(),
+        binaries = binaries.display()
     );
     with_mounts(&host, &script, "ls -A /opt; touch /opt/x 2>/dev/null || echo read-only").assert_says("read-only");
     drop((open, closed));

@@ -211,7 +211,7 @@ endef
 ## test-vm   the tests of what differs on cgroup v2 and systemd, in a virtual machine that has both; VM_TESTS="exec stop": just these
 .PHONY: test-vm
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd; of
-# the rest, the cases that look at a cgroup. Every case holds there: `make test-all`.
+# the rest, the cases that look at a cgroup. Every case but the bench's is run there by `make test-all`.
 VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
 	containerd_oom containerd_options cost delegation devices docker doctor exec_delegated exit_report fields fields_effect fields_refused gc \
 	hostile_frozen hostile_kernel host_limits journald limits many metrics_unit nomad_resources nomad_stats reference_azure \

@@ -19,7 +19,7 @@ fn read_of(kind: &str, options: &str, top: &[(&str, &str)], files: &[(&str, &str
         fs::write(cgroup.join(name), text).unwrap();
     }
     let mount = format!("1 0 0:1 / {} rw - {kind} cgroup {options}", folder.path().display());
-    let layout = Layout::from_mounts(mountinfo::parse(mount.as_bytes())).unwrap();
+    let layout = Layout::from_mounts(mountinfo::parse(mount.as_bytes())).expect("a hierarchy");
     let cgroup = layout.open("/task").unwrap().unwrap();
     read(&layout, &cgroup, &["2MB".to_owned()])
 }

@@ -102,6 +102,19 @@ fn cost_of_a_launch_in_system_calls() {
     host.assert_nothing_left();
 }
 
+/// The kernel runs modprobe(8), and waits for it, where it is asked for a type of filesystem that it does not know.
+#[test]
+fn a_launch_does_not_make_the_kernel_look_for_a_module() {
+    let Some(host) = host() else { return };
+    let mut run = host.command(binary("bowline"));
+    run.args(["run", "--name", &host.new_id(), "--rm", "--", "true"]);
+    let trace = trace(&host, &run);
+    assert!(trace.contains("fsopen("), "{trace}");
+    let unknown: Vec<_> = trace.lines().filter(|line| line.contains("ENODEV")).collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
+    host.assert_nothing_left();
+}
+
 #[test]
 fn cost_of_an_exec_in_system_calls() {
     let Some(host) = host() else { return };

@@ -76,21 +76,27 @@ pub fn has_mount_fds() -> bool {
 }
 
 fn ask_for_mount_fds() -> bool {
-    // No filesystem and no path has this name: nothing is made.
-    let fsopen = || fsopen("").map(drop);
+    // The kernel refuses flags that it does not know before it looks at the type. A type that it does not know either it
+    // would first ask modprobe(8) for, a process that runs and is waited for.
+    let fsopen = || fsopen_with("", FsOpenFlags::from_bits_retain(!0)).map(drop);
     // No attributes for no mount: the call fails before it looks at the fd.
     let setattr = || {
         let nothing = super::MountAttributes::default();
         super::mount_setattr(rustix::fs::CWD, false, nothing).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     };
+    // Nothing has this name.
     let tree = || rustix_open_tree(rustix::fs::CWD, Path::new(""), OpenTreeFlags::OPEN_TREE_CLOEXEC).map(drop);
     !(fsopen().is_err_and(is_absent) || setattr().is_err_and(is_absent) || tree().is_err_and(is_absent))
 }
 
 /// A new context of a filesystem of type `kind`: fsopen(2).
 pub fn fsopen(kind: &str) -> Result<OwnedFd> {
+    fsopen_with(kind, FsOpenFlags::FSOPEN_CLOEXEC)
+}
+
+fn fsopen_with(kind: &str, flags: FsOpenFlags) -> Result<OwnedFd> {
     present("fsopen")?;
-    rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)
+    rustix::mount::fsopen(kind, flags)
 }
 
 /// Sets `key` of a filesystem context, to a value or as a flag: fsconfig(2).

@@ -148,15 +148,7 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
 
 /// Whether the process is frozen with its cgroup on v1, where a frozen process looks like one that waits for a disk.
 pub fn is_frozen(pid: i32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    // 7:freezer:/bowline/web
-    let path = text.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        parts.next()?.split(',').find(|controller| *controller == "freezer")?;
-        parts.next()
-    });
-    let Some((path, layout)) = path.zip(cgroup::detect().ok()) else { return false };
-    matches!(layout.open(path), Ok(Some(cgroup)) if layout.is_frozen(&cgroup))
+    cgroup::detect().is_ok_and(|layout| layout.freezes(pid))
 }
 
 /// Whether the process has the lock of `folder` open. If the process has ended, another may have

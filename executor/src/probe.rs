@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{self as cgroup, Version};
+use bowline_cgroup::{self as cgroup, Membership, UNIFIED, Version};
 use bowline_error::Result;
 use bowline_sys::{self as sys, Cloned};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,6 +28,8 @@ pub struct Cgroups {
     pub v2: bool,
     /// Each hierarchy that is mounted.
     pub hierarchies: Vec<Hierarchy>,
+    /// The caller's cgroup in the unified hierarchy, where there is one.
+    pub own: Option<PathBuf>,
 }
 
 /// One hierarchy.
@@ -81,6 +83,7 @@ pub fn cgroups() -> Result<Cgroups> {
     Ok(Cgroups {
         v2: layout.version() == Version::V2,
         hierarchies: layout.hierarchies().iter().map(describe).collect(),
+        own: Membership::own().ok().and_then(|own| own.path(UNIFIED).map(Path::to_owned)),
     })
 }
 

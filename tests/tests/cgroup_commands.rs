@@ -1,7 +1,9 @@
 //! `bowline cgroup`: any cgroup by its path. The kernel's files are the
 //! witnesses, of whichever version there is.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -326,6 +328,29 @@ fn nobody_removes_what_it_is_in_itself() {
         bowline.args(["cgroup", verb, group.path()]);
         host.execute(below.inside(&bowline)).assert_refused(125, &[group.path(), "this very process"]);
     }
+    destroy(&host, &group);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn nobody_removes_what_it_is_in_below_a_name_that_is_no_utf_8() {
+    let host = Host::new();
+    let group = made(&host, "a");
+    let mut script = OsString::new();
+    // Those of v1's cpuset begin without processors.
+    let takes_any = |folder: &&PathBuf| only_v2() || !folder.join("cpuset.cpus").exists();
+    for folder in group.folders().iter().filter(takes_any) {
+        let below = folder.join(OsStr::from_bytes(b"caf\xe9"));
+        fs::create_dir(&below).expect("root may");
+        for part in [OsStr::new("echo 0 > '"), below.as_os_str(), OsStr::new("/cgroup.procs'; ")] {
+            script.push(part);
+        }
+    }
+    script.push("exec \"$0\" \"$@\"");
+    let mut shell = host.command("/bin/sh");
+    shell.arg("-ec").arg(script).arg(bowline_tests::harness::binary("bowline")).args(["cgroup", "kill", group.path()]);
+    // A caller that is not found out freezes itself.
+    host.spawn_command(shell).finish().assert_refused(125, &[group.path(), "this very process"]);
     destroy(&host, &group);
     host.assert_nothing_left();
 }

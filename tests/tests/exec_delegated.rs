@@ -1,7 +1,9 @@
 //! Execs in a task that has cgroups of its own: on v2 the kernel then takes no
 //! process into the task's cgroup itself.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
@@ -12,8 +14,12 @@ const IDLE: &str = "exec sleep 1000";
 /// What systemd and Docker do inside a task: its processes move down, then
 /// controllers are handed down. Returns where the processes are.
 fn hand_down(task: &Task<'_>) -> PathBuf {
+    hand_down_to(task, "inner".as_ref())
+}
+
+fn hand_down_to(task: &Task<'_>, name: &OsStr) -> PathBuf {
     let top = task.cgroup("memory");
-    let inner = top.join("inner");
+    let inner = top.join(name);
     fs::create_dir(&inner).expect("root may");
     for pid in task.all_processes() {
         fs::write(inner.join("cgroup.procs"), pid.to_string()).expect("it lives");
@@ -49,6 +55,19 @@ fn an_exec_goes_where_init_is() {
     assert_eq!(cgroup_of(other), cgroup_of(task.pid()));
     task.end();
     exec.finish();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_exec_goes_where_init_is_whatever_the_name() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    hand_down_to(&task, OsStr::from_bytes(b"caf\xe9"));
+    task.exec("exit 3").assert_code(3);
+    task.end();
     host.assert_nothing_left();
 }
 

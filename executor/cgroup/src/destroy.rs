@@ -83,7 +83,12 @@ impl Layout {
 
     /// Whether the process behind a pidfd is frozen where a frozen process does not die, which is on v1.
     pub fn is_held(&self, pidfd: BorrowedFd<'_>) -> bool {
-        let held = |freezer: &Hierarchy| Some(v1::is_held(freezer.top(), &self.path_of(sys::pid_of(pidfd)?)?));
+        sys::pid_of(pidfd).is_some_and(|pid| self.freezes(pid))
+    }
+
+    /// Whether a process is frozen on v1, where a frozen process does not die and looks like one that waits for a disk.
+    pub fn freezes(&self, pid: i32) -> bool {
+        let held = |freezer: &Hierarchy| Some(v1::is_held(freezer.top(), &self.path_of(pid)?));
         self.v1_freezer().and_then(held).unwrap_or_default()
     }
 

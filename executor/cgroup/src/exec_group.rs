@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::cgroup::Cgroup;
 use crate::entry::Entry;
 use crate::layout::{Layout, kill_below};
+use crate::membership::{Membership, UNIFIED};
 use crate::tree::{self, open_dir};
 use crate::v1::{FREEZER, TASKS};
 use crate::v2;
@@ -89,6 +90,7 @@ const NOTE: &str = "trusted.bowline";
 /// A cgroup of the unified hierarchy that the task has made below its own.
 #[derive(Debug)]
 pub struct Below {
+    /// For messages.
     path: String,
     dir: OwnedFd,
     procs: OwnedFd,
@@ -152,22 +154,21 @@ impl Layout {
     /// `WrongState` when the cgroup is neither the task's nor below it: no process is put where the
     /// task's limits do not apply.
     pub fn below_of(&self, cgroup: &Cgroup, pid: i32) -> Result<Below> {
-        let file = format!("/proc/{pid}/cgroup");
-        let text = std::fs::read_to_string(&file).doing(Kind::Internal, || format!("cannot read {file}"))?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
-        let inner = below(&cgroup.path, path).ok_or_else(|| {
-            Error::new(
-                Kind::WrongState,
-                format!("the task's init is in cgroup {path}, which is not below {}", cgroup.path),
-            )
-            .hint("somebody has moved it; an exec would not have the task's limits there")
+        let found = Membership::of(pid).doing(Kind::Internal, || "cannot tell in which cgroup the task's init is")?;
+        let path = found.path(UNIFIED).unwrap_or(Path::new(""));
+        let inner = path.strip_prefix(&cgroup.path).map_err(|_| {
+            let message =
+                format!("the task's init is in cgroup {}, which is not below {}", path.display(), cgroup.path);
+            Error::new(Kind::WrongState, message)
+                .hint("somebody has moved it; an exec would not have the task's limits there")
         })?;
-        let what = || format!("cannot open cgroup {path}");
+        let what = || format!("cannot open cgroup {}", path.display());
         let own = cgroup.members.iter().find(|m| m.made.unified);
         let own = own.ok_or_else(|| Error::new(Kind::NotFound, what()))?;
-        let dir = own.made.dir().and_then(|dir| open_dir(dir, Path::new(inner))).doing(Kind::Internal, what)?;
+        let dir =
+            own.made.dir().and_then(|dir| open_dir(dir, &Path::new(".").join(inner))).doing(Kind::Internal, what)?;
         let procs = open_to_join(dir.as_fd(), v2::PROCS).doing(Kind::Internal, what)?;
-        Ok(Below { path: path.to_owned(), dir, procs })
+        Ok(Below { path: path.display().to_string(), dir, procs })
     }
 
     /// Sends SIGKILL to every process of this session that is in the cgroup or below it. Returns a
@@ -180,14 +181,6 @@ impl Layout {
 
 fn open_to_join(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<OwnedFd> {
     fs::openat(dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// The part of `path` below `top`, for a path as the kernel writes it; `None` if it is elsewhere.
-fn below<'a>(top: &str, path: &'a str) -> Option<&'a str> {
-    match path.strip_prefix(top)? {
-        "" => Some("."),
-        inner => inner.strip_prefix('/'),
-    }
 }
 
 /// The session of a live process.
@@ -210,12 +203,5 @@ mod tests {
         assert_eq!(parse_session("77 (a) 1 2 3) S 1 70 71 0 -1"), Some(71));
         assert_eq!(parse_session("77 (sleep) Z 1 70 71 0 -1"), None, "it has ended");
         assert_eq!(parse_session("77"), None);
-    }
-
-    #[test]
-    fn a_path_that_only_begins_like_the_tasks_is_not_below_it() {
-        assert_eq!(below("/a/b", "/a/b"), Some("."));
-        assert_eq!(below("/a/b", "/a/b/c/d"), Some("c/d"));
-        assert_eq!((below("/a/b", "/a/bc"), below("/a/b", "/a"), below("/a/b", "/")), (None, None, None));
     }
 }

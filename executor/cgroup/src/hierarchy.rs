@@ -11,6 +11,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{v1, v2};
+use crate::membership::Membership;
 use crate::tree::{self, open_dir, write_at};
 
 /// Cgroups below this one are bowline's alone: an empty one is removed, whoever made it.
@@ -122,12 +123,9 @@ impl Hierarchy {
         names.unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok()).collect()
     }
 
-    /// Whether the process whose `/proc/<pid>/cgroup` has this text is at `path`, where this is a v1 hierarchy.
-    pub fn is_at(&self, path: &str, text: &str) -> bool {
-        let ours =
-            |controllers: &str| controllers.split(',').any(|name| self.controllers.iter().any(|own| own == name));
-        let mut lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-        lines.any(|(controllers, at)| at == path && ours(controllers))
+    /// Whether a process is at `path`, where this is a v1 hierarchy.
+    pub fn is_at(&self, path: &str, process: &Membership) -> bool {
+        self.controllers.iter().any(|own| process.path(own) == Some(Path::new(path)))
     }
 
     fn join_file(&self) -> &'static str {

@@ -1,10 +1,8 @@
 //! The hierarchies of this host, and one cgroup in all of them.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
@@ -14,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::cgroup::{Cgroup, Member};
 use crate::hierarchy::Hierarchy;
+use crate::membership::{Membership, UNIFIED};
 use crate::path::checked_path;
 use crate::v1::FREEZER;
 use crate::version::Version;
@@ -112,16 +111,11 @@ impl Layout {
 
     /// The cgroup of a process, in the hierarchy through which tasks are ended; `None` for a process that has gone.
     pub fn path_of(&self, pid: i32) -> Option<PathBuf> {
-        let text = std::fs::read(format!("/proc/{pid}/cgroup")).ok()?;
-        text.split(|byte| *byte == b'\n').find_map(|line| {
-            let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
-            let is_it = match self.version {
-                Version::V1 => controllers.split(|byte| *byte == b',').any(|name| name == FREEZER.as_bytes()),
-                Version::V2 => controllers.is_empty(),
-            };
-            is_it.then(|| OsStr::from_bytes(path).into())
-        })
+        let controller = match self.version {
+            Version::V1 => FREEZER,
+            Version::V2 => UNIFIED,
+        };
+        Membership::of(pid).ok()?.path(controller).map(Path::to_owned)
     }
 
     /// All hierarchies of this host.
@@ -135,7 +129,7 @@ impl Layout {
     /// # Errors
     /// `NotFound` when the cgroup is missing from a hierarchy.
     pub fn enter(&self, path: &str) -> Result<()> {
-        let mine = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mine = Membership::own().unwrap_or_default();
         let mut elsewhere = self.hierarchies.iter().filter(|h| !h.unified && !h.is_at(path, &mine));
         elsewhere.try_for_each(|hierarchy| hierarchy.join(path, "0"))
     }
@@ -166,9 +160,8 @@ impl Layout {
 
     /// Whether the calling process is not at `path` in the unified hierarchy and must be moved there.
     pub fn is_elsewhere_unified(&self, path: &str) -> bool {
-        let there = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let here = there.lines().find_map(|line| line.strip_prefix("0::"));
-        self.hierarchies.iter().any(|h| h.unified) && here != Some(path)
+        let own = Membership::own().unwrap_or_default();
+        self.hierarchies.iter().any(|h| h.unified) && own.path(UNIFIED) != Some(Path::new(path))
     }
 
     /// Makes the cgroup at `path` and, where missing, its parents.

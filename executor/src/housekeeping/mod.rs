@@ -16,7 +16,7 @@ mod unit_cgroup;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{self as cgroup, Cgroup, Layout, Permit, Unit, checked_path};
+use bowline_cgroup::{self as cgroup, Cgroup, Layout, Membership, Permit, Unit, checked_path};
 use bowline_error::{Error, Kind, Result, together};
 use oci_spec::runtime::LinuxResources;
 use serde::Serialize;
@@ -255,9 +255,8 @@ impl Cgroups {
 
     /// A caller that kills the cgroup it is in does not live to remove it.
     fn check_not_in(&self, path: &str) -> Result<()> {
-        let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let mut own = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-        if own.any(|own| own.strip_prefix(path).is_some_and(|below| below.is_empty() || below.starts_with('/'))) {
+        let own = Membership::own().unwrap_or_default();
+        if own.all().any(|(_, own)| own.starts_with(path)) {
             return Err(Error::new(Kind::WrongState, format!("cgroup {path} has this very process in it"))
                 .hint("run it from elsewhere: from a shell in another cgroup"));
         }

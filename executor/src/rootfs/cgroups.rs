@@ -10,11 +10,11 @@
 //! cgroups already.
 
 use std::ffi::OsStr;
-use std::fs::read_to_string;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup::Membership;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::MountAttributes;
 use bowline_sys::mountinfo;
@@ -56,14 +56,14 @@ pub fn mount(
     }
     let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
     let anew = namespaces.into_iter().flatten().any(|n| n.typ() == LinuxNamespaceType::Cgroup);
-    let (path, ours) = ("/proc/self/mountinfo", "/proc/self/cgroup");
+    let path = "/proc/self/mountinfo";
     let mut mounts = mountinfo::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     // The host's `/sys` may be bound there with all that is in it.
     let inside = fs::readlinkat(fs::CWD, stage::at(root), Vec::new());
     let inside = inside.doing(Kind::Internal, || "cannot tell where the root filesystem is")?;
     let inside = Path::new(OsStr::from_bytes(inside.as_bytes()));
     mounts.retain(|mount| inside == Path::new("/") || !mount.target.starts_with(inside));
-    let all = hierarchies(&mounts, &read_to_string(ours).doing(Kind::Internal, || format!("cannot read {ours}"))?);
+    let all = hierarchies(&mounts, &Membership::own().doing(Kind::Internal, || "cannot tell the own cgroups")?);
     let target = inside::open(root, mount.destination(), Make::Folder)?;
     let attributes = options.all_set() | ALWAYS;
     if let [only] = &all[..]
@@ -123,13 +123,11 @@ fn bound(trees: &Trees, hierarchy: &Hierarchy, attributes: u64) -> Result<OwnedF
 }
 
 /// The hierarchies that a container sees: those of v1 if there are any, else the one of v2.
-fn hierarchies(mounts: &[mountinfo::Mount], cgroups: &str) -> Vec<Hierarchy> {
+fn hierarchies(mounts: &[mountinfo::Mount], own: &Membership) -> Vec<Hierarchy> {
     let v1 = mounts.iter().any(|mount| mount.kind == "cgroup");
     let kind = if v1 { "cgroup" } else { "cgroup2" };
     let mut found: Vec<Hierarchy> = Vec::new();
-    for line in cgroups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+    for (controllers, path) in own.all() {
         let options: Vec<String> = controllers.split(',').filter(|c| !c.is_empty()).map(str::to_owned).collect();
         if options.is_empty() == v1 {
             continue;
@@ -138,7 +136,7 @@ fn hierarchies(mounts: &[mountinfo::Mount], cgroups: &str) -> Vec<Hierarchy> {
         let of = |m: &&mountinfo::Mount| m.kind == kind && options.iter().all(|option| m.options.contains(option));
         let Some(mount) = mounts.iter().find(of) else { continue };
         let Some(name) = mount.target.file_name() else { continue };
-        let below = Path::new(path).strip_prefix(&mount.root).or_else(|_| Path::new(path).strip_prefix("/"));
+        let below = path.strip_prefix(&mount.root).or_else(|_| path.strip_prefix("/"));
         let cgroup = mount.target.join(below.unwrap_or(Path::new("")));
         found.push(Hierarchy { name: name.to_string_lossy().into_owned(), options, cgroup });
     }
@@ -151,7 +149,7 @@ mod tests {
     use super::*;
 
     fn found(mountinfo: &str, cgroups: &str) -> Vec<(String, String, String)> {
-        let all = hierarchies(&mountinfo::parse(mountinfo.as_bytes()), cgroups);
+        let all = hierarchies(&mountinfo::parse(mountinfo.as_bytes()), &cgroups.into());
         all.into_iter().map(|h| (h.name, h.options.join(","), h.cgroup.display().to_string())).collect()
     }
 

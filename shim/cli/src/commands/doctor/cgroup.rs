@@ -1,5 +1,7 @@
 //! Checks cgroups: the version, the controllers, and whether bowline can use them where it makes its own cgroups.
 
+use std::path::Path;
+
 use bowline_executor::probe::{self, Cgroups, Hierarchy};
 
 use super::{Fact, setting};
@@ -82,9 +84,8 @@ fn writable(cgroups: &Cgroups) -> Fact {
     let closed: Vec<String> =
         cgroups.hierarchies.iter().filter(|h| !h.writable).map(|h| h.mount.display().to_string()).collect();
     if closed.is_empty() {
-        let below = setting("/proc/self/cgroup").unwrap_or_default();
-        let here = below.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").to_owned();
-        return Fact::has(name, format!("at the top of each hierarchy; this process is in {here}"));
+        let own = cgroups.own.as_deref().unwrap_or(Path::new("/")).display();
+        return Fact::has(name, format!("at the top of each hierarchy; this process is in {own}"));
     }
     let fact = Fact::blocks(name, format!("cannot write to {}", closed.join(", ")), "no task has a cgroup of its own");
     match &closed[..] {

@@ -202,6 +202,16 @@ fn a_tmpfs_has_the_mode_that_it_is_given() {
 }
 
 #[test]
+fn one_text_may_have_several_options_of_a_filesystem() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "stat -c %a /made; grep -o ' /made tmpfs.*size=4096k' /proc/mounts | wc -l";
+    let bundle = containerd.bundle().script(script).mount(&tmpfs("/made", &["size=4m,mode=701"]));
+    assert_says(&containerd, &bundle, "701\n1");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn dev_may_be_read_only() {
     let host = Host::new();
     let containerd = host.containerd();

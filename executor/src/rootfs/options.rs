@@ -120,7 +120,7 @@ pub fn of(mount: &Mount) -> Result<Options> {
             "ridmap" => options.idmap = Some(true),
             "tmpcopyup" => options.copy_up = true,
             "remount" => options.remount = true,
-            name if WITHOUT_EFFECT.contains(&name) => {}
+            name if WITHOUT_EFFECT.contains(&name) || name.is_empty() => {}
             name => options.add(name),
         }
     }
@@ -153,15 +153,27 @@ impl Options {
         } else if let Some(&(_, set, bits)) = name.strip_prefix('r').and_then(attribute) {
             put(&mut self.set_recursive, &mut self.clear_recursive, set, bits, name);
         } else {
-            let (key, value) = match name.split_once('=') {
+            self.data.extend(parts(name).map(|option| match option.split_once('=') {
                 // Managers quote labels, as mount(2) wants them; a label itself has no quotes.
-                Some((key, value)) if is_label(key) => (key, Some(value.trim_matches('"').to_owned())),
-                Some((key, value)) => (key, Some(value.to_owned())),
-                None => (name, None),
-            };
-            self.data.push((key.to_owned(), value));
+                Some((key, value)) if is_label(key) => (key.to_owned(), Some(value.trim_matches('"').to_owned())),
+                Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+                None => (option.to_owned(), None),
+            }));
         }
     }
+}
+
+/// A filesystem's options in one text, as mount(2) takes them apart: at commas, but for those of a label and those
+/// behind a backslash, which are of overlayfs' paths.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let is_one = text.split_once('=').is_some_and(|(key, _)| is_label(key));
+    let mut escaped = false;
+    let parts = text.split(move |letter| {
+        let ends = letter == ',' && !escaped && !is_one;
+        escaped = letter == '\\' && !escaped;
+        ends
+    });
+    parts.filter(|part| !part.is_empty())
 }
 
 /// The later of two options that contradict each other wins.
@@ -217,6 +229,16 @@ mod tests {
         assert_eq!(options.propagation, Some((libc::MS_SLAVE, true)));
         let data = parse(&["size=64m", "newinstance"]).data;
         assert_eq!(data, [("size".to_owned(), Some("64m".to_owned())), ("newinstance".to_owned(), None)]);
+    }
+
+    #[test]
+    fn one_text_may_have_several_options_of_a_filesystem() {
+        let data =
+            |option: &str| parse(&[option]).data.into_iter().map(|(key, value)| key + &value.unwrap_or_default());
+        assert_eq!(data("size=4m,mode=700,noswap").collect::<Vec<_>>(), ["size4m", "mode700", "noswap"]);
+        assert_eq!(data(r"lowerdir=/a\,b:/c,upperdir=/u").collect::<Vec<_>>(), [r"lowerdir/a\,b:/c", "upperdir/u"]);
+        assert_eq!(data("context=\"u:r:t:s0:c1,c2\"").collect::<Vec<_>>(), ["contextu:r:t:s0:c1,c2"]);
+        assert_eq!(data("").count(), 0);
     }
 
     #[test]

@@ -70,6 +70,9 @@ impl Exec<'_> {
             // Without a mount namespace, the task's root is that of its processes alone.
             let root = self.namespaces.shares_mounts().then(|| open_root(self.init)).transpose()?;
             let flags = self.namespaces.exec_flags();
+            if self.namespaces.joins(libc::CLONE_NEWUSER) {
+                namespaces::drop_groups()?;
+            }
             if flags != 0 {
                 sys::setns(init, flags).doing(Kind::WrongState, what)?;
             }

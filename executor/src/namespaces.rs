@@ -149,11 +149,20 @@ pub struct Joined<'a> {
 /// Joins each of `joined`, the user namespace last: the rights to join the others go with it.
 pub fn join(joined: &[Joined<'_>]) -> Result<()> {
     let (users, others): (Vec<_>, Vec<_>) = joined.iter().partition(|j| j.flag == libc::CLONE_NEWUSER);
+    if !users.is_empty() {
+        drop_groups()?;
+    }
     for Joined { flag, path, fd } in others.into_iter().chain(users) {
         sys::setns(fd.as_fd(), *flag)
             .doing(Kind::BadSpec, || format!("namespaces.{}: cannot join {}", name(*flag), path.display()))?;
     }
     Ok(())
+}
+
+/// Drops the calling process's groups before it enters a user namespace: where that has setgroups(2) denied, nobody
+/// can drop those of who started bowline.
+pub fn drop_groups() -> Result<()> {
+    rustix::thread::set_thread_groups(&[]).doing(Kind::Internal, || "cannot drop the shim's groups")
 }
 
 /// Writes the id maps of a new user namespace, with the shim's rights, through its first process.

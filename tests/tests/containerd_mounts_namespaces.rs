@@ -218,6 +218,31 @@ fn sys_may_be_bound_into_a_user_namespace_that_is_joined() {
 }
 
 #[test]
+fn a_user_namespace_may_be_joined_in_which_nobody_can_set_groups() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let holder = Holder::new(&["--user"]);
+    fs::write(format!("/proc/{}/setgroups", holder.0.id()), "deny").expect("root may");
+    for map in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{}/{map}", holder.0.id()), "0 100000 65536").expect("root may");
+    }
+    let user = holder.namespace("user");
+    let mut bundle = containerd.bundle().script("id -u; grep Groups: /proc/self/status; sleep 1000").with_users();
+    bundle = bundle.edit(|config| {
+        let namespaces = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        let users = namespaces.iter_mut().find(|namespace| namespace["type"] == "user").expect("there is one");
+        users["path"] = json!(user);
+    });
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    running.stdout.wait_for("0\nGroups:\t \n");
+    assert_eq!(running.exec("e", "grep Groups: /proc/self/status"), (0, "Groups:\t \n".to_owned()));
+    running.end();
+    drop(holder);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn an_idmapped_mount_without_maps_of_its_own_has_the_containers() {
     let host = Host::new();
     if host.reference_fails("runc knows them since 1.2") {

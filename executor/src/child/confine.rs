@@ -119,7 +119,13 @@ pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
     let keep = |keep: bool| if uid == 0 { Ok(()) } else { rustix::thread::set_keep_capabilities(keep) };
     keep(true).doing(Kind::Internal, || "cannot keep capabilities")?;
     let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
-    rustix::thread::set_thread_groups(&all).doing(Kind::Internal, || format!("cannot set the groups {groups:?}"))?;
+    rustix::thread::set_thread_groups(&all).or_else(|errno| match errno {
+        // There are none already, and setgroups(2) is denied in the user namespace that was joined.
+        Errno::PERM if groups.is_empty() && rustix::process::getgroups().is_ok_and(|own| own.is_empty()) => Ok(()),
+        Errno::INVAL => Err(Error::new(Kind::BadSpec, format!("user: one of the groups {groups:?} is not mapped"))
+            .hint("map it in the task's user namespace, or choose one that is")),
+        errno => Err(errno).doing(Kind::Internal, || format!("cannot set the groups {groups:?}")),
+    })?;
     // With CAP_SETGID and CAP_SETUID these set the real, effective and saved ids. A filter may deny setresuid(2):
     // runc makes these calls.
     rustix::thread::set_thread_gid(Gid::from_raw(gid)).map_err(|errno| unmapped("group", gid, errno))?;

@@ -197,9 +197,19 @@ impl Outside {
 const FIRST: i32 = 10;
 
 /// criu's arguments for a dump of the task of init `pid`.
-pub fn dump(pid: i32, root: &Path, work: &Path, wanted: &Checkpoint, outside: &Outside) -> Vec<OsString> {
+///
+/// criu thaws what is frozen in the cgroup `frozen` while it looks at a process, and leaves all of it frozen again.
+pub fn dump(
+    pid: i32,
+    root: &Path,
+    work: &Path,
+    wanted: &Checkpoint,
+    outside: &Outside,
+    frozen: Option<PathBuf>,
+) -> Vec<OsString> {
     let mut args = begin("dump", &wanted.images, work, root);
     args.extend(["--tree".into(), pid.to_string().into()]);
+    args.extend(frozen.into_iter().flat_map(|cgroup| ["--freeze-cgroup".into(), cgroup.into()]));
     if !wanted.exit {
         args.push("--leave-running".into());
     }

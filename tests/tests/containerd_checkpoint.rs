@@ -116,6 +116,30 @@ fn a_checkpoint_leaves_its_task_running_unless_it_is_to_end() {
 }
 
 #[test]
+fn a_paused_task_is_still_paused_after_its_checkpoint() {
+    let Some(host) = host_if(criu_works(), "runc's checkpoints are its own") else { return };
+    let containerd = host.containerd();
+    let running = counting(&containerd, containerd.bundle_of("first"));
+    running.shim.pause(&running.id).expect("paused");
+    checkpoint(&running, &images(&host), false).expect("a checkpoint");
+    assert_eq!(running.shim.status(&running.id, ""), "PAUSED");
+    let reached = counted(&running.stdout);
+    running.shim.resume(&running.id).expect("resumed");
+    running.stdout.wait_for(&format!("count {}\n", reached + 5));
+    running.shim.kill(&running.id, "", 9).expect("killed");
+    running.wait_for_end();
+    running.end();
+
+    let (bundle, shim, (stdout, _stderr), pid) = restored(&containerd, &images(&host));
+    assert_eq!(shim.start(&bundle.id, "").expect("started"), pid);
+    stdout.wait_for(&format!("count {}\n", reached + 5));
+    shim.kill(&bundle.id, "", 9).expect("killed");
+    shim.status_at_end(&bundle.id, "");
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_restored_task_that_is_not_started_can_be_deleted() {
     let Some(host) = host_if(criu_works(), "runc's checkpoints are its own") else { return };
     let containerd = host.containerd();

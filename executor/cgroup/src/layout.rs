@@ -277,6 +277,12 @@ impl Layout {
         cgroup.dir(self.index(FREEZER)?)
     }
 
+    /// The folder of the cgroup by which its processes are frozen.
+    pub fn freezer_folder(&self, cgroup: &Cgroup) -> Option<PathBuf> {
+        let mount = self.hierarchies[self.index(FREEZER)?].mount();
+        Some(mount.join(cgroup.path.trim_start_matches('/')))
+    }
+
     /// Starts to freeze the processes of the cgroup, or thaws them. Freezing completes later: see
     /// [`Layout::is_frozen`].
     pub fn freeze(&self, cgroup: &Cgroup, frozen: bool) -> Result<()> {

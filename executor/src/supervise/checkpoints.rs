@@ -37,17 +37,19 @@ const CHECK: Duration = Duration::from_secs(30);
 const ENDING: Duration = Duration::from_secs(3);
 
 impl Supervisor {
-    /// Writes a checkpoint of a running task.
+    /// Writes a checkpoint of a running task, or of a paused one, which stays paused: containerd's client pauses first.
     pub async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
         let task = self.task(id)?;
         // If the checkpoint ends the task, the end is reported afterwards.
         let _turn = task.turns.checkpointing.lock().await;
         let life = task.facts.look(|facts| facts.life);
         let status = if life.is_reaped() { Status::Exited } else { life.status() };
-        let (Status::Running, Some(pid)) = (status, task.pid()) else {
-            let message = format!("task {id} is {}: only a running one can be checkpointed", status.as_str());
+        let (Status::Running | Status::Paused, Some(pid)) = (status, task.pid()) else {
+            let message = format!("task {id} is {}: only a running or paused one can be checkpointed", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         };
+        let is_paused = matches!(status, Status::Paused);
+        let frozen = if is_paused { task.with_cgroup(|cgroup| self.layout.freezer_folder(cgroup))? } else { None };
         let setting = task.facts.look(|facts| facts.particulars.criu.clone());
         let criu = setting.find()?;
         let outside = checkpoint::outside(pid, &task.spec, wanted).map_err(|e| e.within(format_args!("task {id}")))?;
@@ -56,7 +58,7 @@ impl Supervisor {
         make_folder(work)?;
         outside.keep(&wanted.images)?;
         let root = bundle::root(task.folder.path());
-        let args = checkpoint::dump(pid, &root, work, wanted, &outside);
+        let args = checkpoint::dump(pid, &root, work, wanted, &outside, frozen);
         let program = Program::new(&criu, args, environment())?;
         let over = async {
             task.facts.until_it(|facts| facts.life.is_reaped()).await;

@@ -10,14 +10,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = std::env::var("OUT_DIR")?;
     Codegen::new()
         .out_dir(&out)
-        .inputs(["proto/runtimeoptions.proto", "proto/podsandbox.proto"])
+        .inputs(["proto/runtimeoptions.proto", "proto/runctypes.proto", "proto/podsandbox.proto"])
         .include("proto")
         .rust_protobuf()
         .customize(Customize { async_all: true, ..Default::default() })
         .rust_protobuf_customize(ProtobufCustomize::default().gen_mod_rs(false))
         .run()?;
     // `include!` does not accept inner attributes; the including module has them.
-    for name in ["runtimeoptions.rs", "podsandbox.rs"] {
+    for name in ["runtimeoptions.rs", "runctypes.rs", "podsandbox.rs"] {
         let path = Path::new(&out).join(name);
         let text = fs::read_to_string(&path)?;
         let lines = text.lines().filter(|line| !line.starts_with("#![") && !line.starts_with("//!"));

@@ -37,6 +37,25 @@ fn streams_belong_to_the_process_and_to_the_group_that_the_options_name() {
     host.assert_nothing_left();
 }
 
+/// What containerd 1.6 sends for `ctr run --uidmap`, by the numbers of the protocol: io_uid is 10, io_gid is 11.
+#[test]
+fn the_client_of_containerd_1_6_names_the_owners_of_streams_in_a_type_of_its_own() {
+    let host = Host::new();
+    if host.reference_fails("containerd does not send it to runc's shim") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("stat -Lc %g /proc/self/fd/1; sleep 1000");
+    let io = bundle.fifos("init");
+    let sent = [10 << 3, 0xe1, 0x21, 11 << 3, 0xe1, 0x21];
+    let running = containerd.run_by(bundle, &io, |request| {
+        request.options = Some(any("containerd.linux.runc.CreateOptions", sent.to_vec())).into();
+    });
+    running.stdout.wait_for("4321\n");
+    running.shim.end(&running.id);
+    host.assert_nothing_left();
+}
+
 /// Tells the session keyring that it is in, and makes none.
 const KEYRING: &str = "print syscall(250, 0, -3, 0)";
 

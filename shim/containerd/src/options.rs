@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | Docker, `ctr --runc-…`, CRI for a runtime of type `io.containerd.runc.v2` | `containerd.runc.v1.Options` |
 //! | CRI for any other type | `runtimeoptions.v1.Options`: TOML, or the path of a file with TOML |
+//! | `ctr run --uidmap` and `--no-pivot` of containerd 1.6 | `containerd.linux.runc.CreateOptions` |
 //! | nerdctl, `ctr run` | nothing |
 //!
 //! An unknown key is an error: if `SystemdCgroups` were silently ignored, no container would be in the cgroups that
@@ -25,7 +26,14 @@ mod runtimeoptions {
     include!(concat!(env!("OUT_DIR"), "/runtimeoptions.rs"));
 }
 
+#[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
+mod runctypes {
+    include!(concat!(env!("OUT_DIR"), "/runctypes.rs"));
+}
+
 const RUNC: &str = "containerd.runc.v1.Options";
+/// Of containerd 1.6's client, for any runtime but runc's.
+const RUNC_V1: &str = "containerd.linux.runc.CreateOptions";
 const GENERIC: &str = "runtimeoptions.v1.Options";
 const CHECKPOINT: &str = "containerd.runc.v1.CheckpointOptions";
 /// The longest configuration file, in bytes.
@@ -116,7 +124,7 @@ fn name_of(type_url: &str) -> &str {
 
 /// Whether [`Options::parse`] knows the type of `any`.
 pub fn is_known(any: &Any) -> bool {
-    [RUNC, GENERIC].contains(&name_of(&any.type_url))
+    [RUNC, RUNC_V1, GENERIC].contains(&name_of(&any.type_url))
 }
 
 /// Whether these options name a file that contains the actual options.
@@ -135,6 +143,7 @@ impl Options {
         let Some(any) = any.filter(|any| !any.type_url.is_empty()) else { return Ok(Options::default()) };
         match name_of(&any.type_url) {
             RUNC => Ok(Options::of_runc(decode(any)?)),
+            RUNC_V1 => Ok(Options::of_runc_v1(decode(any)?)),
             GENERIC => Options::of_generic(decode(any)?),
             _ => Err(unknown(any, "options", &format!("{RUNC} or {GENERIC}"))),
         }
@@ -184,6 +193,19 @@ impl Options {
             criu_work_path: text(sent.criu_work_path),
             task_api_address: text(sent.task_api_address),
             task_api_version: sent.task_api_version,
+        }
+    }
+
+    fn of_runc_v1(sent: runctypes::CreateOptions) -> Options {
+        Options {
+            no_pivot_root: sent.no_pivot_root,
+            no_new_keyring: sent.no_new_keyring,
+            shim_cgroup: text(sent.shim_cgroup),
+            io_uid: sent.io_uid,
+            io_gid: sent.io_gid,
+            criu_image_path: text(sent.criu_image_path),
+            criu_work_path: text(sent.criu_work_path),
+            ..Options::default()
         }
     }
 

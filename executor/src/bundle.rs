@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup::check_devices;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
@@ -121,6 +122,8 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
         }
     }
     supply_dev(&mut spec);
+    // Before ours are put beside them.
+    spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()).map_or(Ok(()), check_devices)?;
     let seccomp = spec.linux_mut().as_mut().and_then(|linux| {
         let resources = linux.resources().clone().unwrap_or_default();
         linux.set_resources(Some(with_common_devices(limits(resources))));

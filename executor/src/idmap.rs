@@ -22,13 +22,17 @@ use serde::{Deserialize, Serialize};
 pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
     let linux = spec.linux().as_ref();
     let host = |mappings: Option<&Vec<LinuxIdMapping>>, id: u32| {
-        let inside = |m: &&LinuxIdMapping| id.checked_sub(m.container_id()).is_some_and(|n| n < m.size());
-        let mapping = mappings.into_iter().flatten().find(inside);
-        mapping.map_or(id, |m| m.host_id() + (id - m.container_id()))
+        mappings.into_iter().flatten().find_map(|mapping| outside(mapping, id)).unwrap_or(id)
     };
     let uid = host(linux.and_then(|l| l.uid_mappings().as_ref()), user);
     let gid = host(linux.and_then(|l| l.gid_mappings().as_ref()), group);
     (uid, gid)
+}
+
+/// The id on the host of `id` inside, if it is in this range.
+pub fn outside(mapping: &LinuxIdMapping, id: u32) -> Option<u32> {
+    let offset = id.checked_sub(mapping.container_id()).filter(|offset| *offset < mapping.size())?;
+    mapping.host_id().checked_add(offset)
 }
 
 /// The id maps of a user namespace.

@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{LinuxTimeOffset, Spec};
 
 use crate::namespaces::Namespaces;
 
@@ -19,8 +19,13 @@ const CLOCKS: [&str; 2] = ["boottime", "monotonic"];
 /// `BadSpec` for another clock's, or without a new time namespace: they would be the host's.
 pub fn check(spec: &Spec) -> Result<()> {
     let Some(linux) = spec.linux() else { return Ok(()) };
-    let Some(offsets) = linux.time_offsets().as_ref().filter(|offsets| !offsets.is_empty()) else { return Ok(()) };
-    if let Some(clock) = offsets.keys().find(|clock| !CLOCKS.contains(&clock.as_str())) {
+    let is_set =
+        |offset: &LinuxTimeOffset| [offset.secs().unwrap_or(0), offset.nanosecs().unwrap_or(0).into()] != [0, 0];
+    let mut offsets = linux.time_offsets().iter().flatten().filter(|(_, offset)| is_set(offset)).peekable();
+    if offsets.peek().is_none() {
+        return Ok(());
+    }
+    if let Some((clock, _)) = offsets.find(|(clock, _)| !CLOCKS.contains(&clock.as_str())) {
         let message = format!("linux.timeOffsets: {clock:?} is no clock that can have an offset");
         return Err(Error::new(Kind::BadSpec, message).hint(format!("the clocks are {}", CLOCKS.join(" and "))));
     }

@@ -99,18 +99,20 @@ fn leave_out_no_filter(linux: &mut Value) -> bool {
     fields.remove("seccomp").is_some()
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Whether a value means unset, as Go writes it.
+pub fn is_empty(value: &Value) -> bool {
     match value {
         Value::Object(fields) => fields.values().all(is_empty),
         Value::Array(items) => items.is_empty(),
         Value::String(text) => text.is_empty(),
-        Value::Null => true,
-        Value::Bool(_) | Value::Number(_) => false,
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_i64() == Some(0),
     }
 }
 
 fn adapt(process: &mut Value) -> bool {
-    let mut adapted = leave_out_empty(process, &["scheduler"]);
+    let mut adapted = leave_out_empty(process, &["execCPUAffinity", "ioPriority", "scheduler"]);
     let Some(fields) = process.as_object_mut() else { return false };
     if fields.get("user").is_none_or(Value::is_null) {
         fields.insert("user".to_owned(), json!({ "uid": 0, "gid": 0 }));

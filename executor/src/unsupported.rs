@@ -4,19 +4,21 @@
 //! Decides before anything is made. What depends on the kernel is refused where it is tried, except
 //! for security modules, where nothing may be left to chance.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::budget::SHARES;
+use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{
-    Linux, LinuxCpu, LinuxDeviceType, LinuxIOPriority, LinuxMemory, LinuxNamespaceType, LinuxResources,
-    LinuxSchedulerPolicy, Process, Scheduler, Spec,
+    Capabilities, Capability, Linux, LinuxCapabilities, LinuxCpu, LinuxDevice, LinuxDeviceType, LinuxIOPriority,
+    LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerPolicy, Process, Scheduler, Spec, User,
 };
+use serde::Serialize;
 
 use crate::inside_root::resolved;
-use crate::lsm;
-use crate::{memory_policy, time_namespace};
+use crate::{idmap, lsm, memory_policy, time_namespace, tolerance};
 
 /// Refuses what the executor does not do.
 ///
@@ -34,10 +36,10 @@ pub fn check(spec: &Spec) -> Result<()> {
         }
     }
     let others = [
-        ("solaris", spec.solaris().as_ref().is_some_and(|of| *of != Default::default())),
-        ("windows", spec.windows().as_ref().is_some_and(|of| *of != Default::default())),
+        ("solaris", spec.solaris().as_ref().is_some_and(is_set)),
+        ("windows", spec.windows().as_ref().is_some_and(is_set)),
         ("vm", spec.vm().is_some()),
-        ("zos", spec.zos().as_ref().is_some_and(|of| *of != Default::default())),
+        ("zos", spec.zos().as_ref().is_some_and(is_set)),
     ];
     if let Some((name, _)) = others.into_iter().find(|(_, set)| *set) {
         return unsupported(&format!("{name}: a container of another platform"));
@@ -51,6 +53,7 @@ pub fn check(spec: &Spec) -> Result<()> {
         return Err(bad(format!("linux.maskedPaths: {path}: the whole root would be hidden")));
     }
     check_namespaces(linux)?;
+    spec.process().as_ref().map_or(Ok(()), |process| check_user(process.user(), linux))?;
     linux.resources().as_ref().map_or(Ok(()), check_resources)?;
     check_devices(spec, linux)?;
     if let Some(label) = linux.mount_label().as_deref().filter(|label| !label.is_empty()) {
@@ -58,7 +61,7 @@ pub fn check(spec: &Spec) -> Result<()> {
     }
     time_namespace::check(spec)?;
     memory_policy::check(spec)?;
-    if linux.intel_rdt().as_ref().is_some_and(|of| *of != Default::default()) {
+    if linux.intel_rdt().as_ref().is_some_and(is_set) {
         return unsupported("linux.intelRdt");
     }
     if linux.net_devices().as_ref().is_some_and(|devices| !devices.is_empty()) {
@@ -69,6 +72,11 @@ pub fn check(spec: &Spec) -> Result<()> {
         return Err(Error::new(Kind::BadSpec, format!("linux.personality: the flag {flag} is unknown")));
     }
     linux.sysctl().iter().flatten().try_for_each(|(key, _)| sysctl(key, &private))
+}
+
+/// Whether anything of a section says more than false, 0 and empty.
+fn is_set(section: &impl Serialize) -> bool {
+    serde_json::to_value(section).is_ok_and(|section| !tolerance::is_empty(&section))
 }
 
 /// Refuses limits that the kernel would change without a word.
@@ -115,8 +123,27 @@ pub fn check_process(process: &Process) -> Result<()> {
     {
         return Err(bad(format!("process.ioPriority.priority: {priority} is not 0 to 7")));
     }
+    if let Some(adjustment) = process.oom_score_adj().filter(|adjustment| !(-1000..=1000).contains(adjustment)) {
+        return Err(bad(format!("process.oomScoreAdj: {adjustment} is not -1000 to 1000")));
+    }
     process.scheduler().as_ref().map_or(Ok(()), check_scheduler)?;
+    process.capabilities().as_ref().into_iter().for_each(warn_of_ambient);
     lsm::check(process)
+}
+
+/// Names the capabilities that cannot be ambient, as the kernel has it (capabilities(7)). Every runtime leaves them out:
+/// the usual example of a configuration has some.
+fn warn_of_ambient(sets: &LinuxCapabilities) {
+    let has = |set: &Option<Capabilities>, one: &Capability| set.as_ref().is_some_and(|set| set.contains(one));
+    let can_be = |one: &&Capability| has(sets.permitted(), *one) && has(sets.inheritable(), *one);
+    let lost = sets.ambient().iter().flatten().filter(|one| !can_be(one)).map(|one| one.to_cap().to_string());
+    let lost: BTreeSet<String> = lost.collect();
+    if !lost.is_empty() {
+        let names = lost.into_iter().collect::<Vec<_>>().join(" ");
+        tracing::warn!(
+            "process.capabilities.ambient: [{names}] have no effect: they are not permitted and inheritable"
+        );
+    }
 }
 
 fn bad(message: String) -> Error {
@@ -166,11 +193,34 @@ fn check_namespaces(linux: &Linux) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a user or group that a new user namespace does not have.
+fn check_user(user: &User, linux: &Linux) -> Result<()> {
+    let groups = user.additional_gids().iter().flatten().map(|gid| ("additionalGids", *gid, linux.gid_mappings()));
+    let ids = [("uid", user.uid(), linux.uid_mappings()), ("gid", user.gid(), linux.gid_mappings())];
+    for (name, id, mappings) in ids.into_iter().chain(groups) {
+        let Some(mappings) = mappings.as_ref().filter(|mappings| !mappings.is_empty()) else { continue };
+        if !mappings.iter().any(|mapping| idmap::outside(mapping, id).is_some()) {
+            let maps = if name == "uid" { "uidMappings" } else { "gidMappings" };
+            return Err(bad(format!("process.user.{name}: {id} is not mapped in the task's user namespace"))
+                .hint(format!("map it by linux.{maps}, or choose one that is")));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses devices that are none, and those that nobody would make.
 fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
     let devices = linux.devices().as_deref().unwrap_or_default();
     if let Some(device) = devices.iter().find(|device| device.typ() == LinuxDeviceType::A) {
         return Err(bad(format!("linux.devices: {}: the type has to be c, u, b or p", device.path().display())));
+    }
+    // How many bits the kernel has for them (linux/kdev_t.h); it would cut the others off.
+    let is_number =
+        |device: &&LinuxDevice| (0..1 << 12).contains(&device.major()) && (0..1 << 20).contains(&device.minor());
+    let is_node = |device: &&LinuxDevice| device.typ() != LinuxDeviceType::P;
+    if let Some(device) = devices.iter().filter(is_node).find(|device| !is_number(device)) {
+        let (path, major, minor) = (device.path().display(), device.major(), device.minor());
+        return Err(bad(format!("linux.devices: {path}: {major}:{minor} is no device number")));
     }
     for path in devices.iter().map(|device| device.path()) {
         if path.components().any(|part| part == Component::ParentDir) {

@@ -261,6 +261,18 @@ fn structures_of_nothing_are_unset() {
     for place in places {
         assert_eq!(said_with("echo runs", |config| set(config, place, json!({}))), "runs", "{place}");
     }
+    if !is_reference() {
+        let zero = json!({ "monotonic": { "secs": 0 } });
+        let (monitoring, affinity) = (json!({ "enableMonitoring": false }), json!({ "initial": "" }));
+        for (place, unset) in [
+            ("linux.intelRdt", monitoring),
+            ("linux.timeOffsets", zero),
+            ("process.execCPUAffinity", affinity),
+            ("process.ioPriority", json!({ "class": "", "priority": 0 })),
+        ] {
+            assert_eq!(said_with("echo runs", |config| set(config, place, unset)), "runs", "{place}");
+        }
+    }
     let unset = [
         json!({ "defaultAction": "" }),
         json!({ "defaultAction": "", "syscalls": [], "architectures": ["SCMP_ARCH_X86_64"] }),
@@ -285,12 +297,14 @@ fn what_has_no_effect_is_in_the_log() {
         config["freebsd"] = json!({ "devices": [] });
         config["process"]["user"]["shoes"] = json!(44);
         config["process"]["scheduler"] = json!({ "policy": "SCHED_IDLE", "nice": 1 });
+        config["process"]["capabilities"] = json!({ "bounding": ["CAP_KILL"], "ambient": ["CAP_KILL"] });
     });
     let (shim, log) = containerd.start_heard(&bundle);
     shim.run(&bundle, &Stdio::null());
     for field in ["memory.kernel ", "memory.kernelTCP ", "freebsd ", "process.user.shoes ", "process.scheduler.nice "] {
         log.wait_for(&format!("{field}has no effect"));
     }
+    log.wait_for("process.capabilities.ambient: [CAP_KILL] have no effect");
     if only_v2() {
         log.wait_for("memory.swappiness has no effect");
     }

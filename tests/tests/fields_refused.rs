@@ -44,11 +44,22 @@ pub fn assert_unsupported(cases: &[(&str, Value, &str)]) {
     assert_fails(Code::FAILED_PRECONDITION, cases);
 }
 
+/// Like [`assert_refused`], in a configuration that `edit` has changed.
+#[track_caller]
+fn assert_refused_in(cases: &[(&str, Value, &str)], edit: impl FnOnce(&mut Value)) {
+    assert_fails_in(Code::INVALID_ARGUMENT, cases, edit);
+}
+
 #[track_caller]
 fn assert_fails(code: Code, cases: &[(&str, Value, &str)]) {
+    assert_fails_in(code, cases, |_| {});
+}
+
+#[track_caller]
+fn assert_fails_in(code: Code, cases: &[(&str, Value, &str)], edit: impl FnOnce(&mut Value)) {
     let host = Host::new();
     let containerd = host.containerd();
-    let mut bundle = containerd.bundle().script("sleep 1000");
+    let mut bundle = containerd.bundle().script("sleep 1000").edit(edit);
     let good = bundle.config.clone();
     let shim = containerd.start(&bundle);
     for (place, value, words) in cases {
@@ -164,6 +175,7 @@ fn what_runc_refuses_is_refused_too_and_named() {
         ("process", Value::Null, "process"),
         ("root", Value::Null, "root"),
     ];
+    let mut mapped = Vec::new();
     let nope = json!({ "destination": "/tmp", "type": "tmpfs", "source": "x", "options": ["nope"] });
     let mut unsupported =
         vec![("mounts", mounts(nope), "tmpfs"), ("process.selinuxLabel", json!("u:r:t:s0"), "elinux")];
@@ -183,8 +195,16 @@ fn what_runc_refuses_is_refused_too_and_named() {
         ] {
             cases.push(("linux.memoryPolicy", policy, named));
         }
+        // Here with another code, or as the task starts.
+        for (user, named) in [
+            (json!({ "uid": 70000, "gid": 0 }), "process.user.uid: 70000"),
+            (json!({ "uid": 0, "gid": 70000 }), "process.user.gid: 70000"),
+            (json!({ "uid": 0, "gid": 0, "additionalGids": [5, 70000] }), "process.user.additionalGids: 70000"),
+        ] {
+            mapped.push(("process.user", user, named));
+        }
         cases.push(("linux.uidMappings", map.clone(), "linux.uidMappings"));
-        cases.push(("linux.gidMappings", map, "linux.gidMappings"));
+        cases.push(("linux.gidMappings", map.clone(), "linux.gidMappings"));
         let priority = json!({ "class": "IOPRIO_CLASS_BE", "priority": 8 });
         cases.push(("process.ioPriority", priority, "process.ioPriority.priority"));
         cases.push(("process.scheduler", json!({ "policy": "SCHED_DREAM" }), "process.scheduler.policy"));
@@ -192,6 +212,11 @@ fn what_runc_refuses_is_refused_too_and_named() {
     }
     assert_refused(&cases);
     assert_unsupported(&unsupported);
+    assert_refused_in(&mapped, |config| {
+        config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "user" }));
+        config["linux"]["uidMappings"] = map.clone();
+        config["linux"]["gidMappings"] = map.clone();
+    });
 }
 
 #[test]
@@ -245,8 +270,9 @@ fn what_runc_leaves_out_without_a_word_is_refused() {
         rule.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         json!([{ "allow": false, "access": "rwm" }, rule])
     };
+    let filter = |rule: Value| json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule] });
     let memory = "linux.resources.memory";
-    let scheduler = "process.scheduler";
+    let (scheduler, seccomp) = ("process.scheduler", "linux.seccomp");
     assert_refused(&[
         ("ociVersion", json!("2.0.0"), "ociVersion"),
         ("ociVersion", json!("one"), "ociVersion"),
@@ -256,6 +282,21 @@ fn what_runc_leaves_out_without_a_word_is_refused() {
         (scheduler, json!({ "policy": "SCHED_OTHER", "priority": 1 }), "scheduler.priority"),
         (scheduler, json!({ "policy": "SCHED_OTHER", "runtime": 1000000 }), "scheduler.runtime"),
         ("linux.resources.devices", rule(json!({ "access": "rx" })), "devices[1].access"),
+        ("linux.resources.devices", json!([{ "allow": false }]), "linux.resources.devices[0].access"),
+        ("linux.devices", json!([{ "path": "/dev/x", "type": "c", "major": 4096, "minor": 0 }]), "4096:0"),
+        ("linux.devices", json!([{ "path": "/dev/x", "type": "b", "major": 1, "minor": 1 << 20 }]), "1:1048576"),
+        ("process.oomScoreAdj", json!(1001), "process.oomScoreAdj"),
+        (
+            seccomp,
+            filter(json!({ "names": ["mkdir"], "action": "SCMP_ACT_KILL", "errnoRet": 7 })),
+            "syscalls[0].errnoRet",
+        ),
+        (seccomp, json!({ "defaultAction": "SCMP_ACT_LOG", "defaultErrnoRet": 7 }), "linux.seccomp.defaultErrnoRet"),
+        (
+            seccomp,
+            json!({ "defaultAction": "SCMP_ACT_ALLOW", "listenerMetadata": "x" }),
+            "linux.seccomp.listenerMetadata",
+        ),
         ("linux.resources.devices", rule(json!({ "major": 4294967296u64 })), "devices[1].major"),
         ("linux.resources.devices", rule(json!({ "minor": -2 })), "devices[1].minor"),
         (memory, json!({ "limit": 64 << 20, "swap": -2 }), "memory.swap"),

@@ -44,6 +44,7 @@ pub use hierarchy::{Hierarchy, OURS};
 pub use identity::{CgroupIdentity, boot};
 pub use join::join_existing;
 pub use layout::{Layout, detect, is_v2};
+pub use limit::check_devices;
 pub use membership::{Membership, UNIFIED};
 pub use oom::OomWatch;
 pub use path::{checked_path, of_sandbox};

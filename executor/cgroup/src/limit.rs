@@ -8,7 +8,7 @@ mod oci;
 
 use oci_spec::runtime::LinuxDeviceCgroup;
 
-pub use oci::{check_swap, of};
+pub use oci::{check_devices, check_swap, of};
 
 use crate::values::{Amount, CpuQuota, Device, Ids, IoWeight, Rate};
 use crate::write::Write;

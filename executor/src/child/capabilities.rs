@@ -57,8 +57,7 @@ pub fn apply(wanted: Option<&LinuxCapabilities>) -> Result<()> {
     }
     // The process that started this one may have left some there.
     thread::clear_ambient_capability_set().doing(Kind::Internal, what)?;
-    // A capability that is not inheritable cannot be ambient (capabilities(7)), and every runtime leaves it out:
-    // the usual example of a configuration has some.
+    // The log names the others.
     let ambient = of(LinuxCapabilities::ambient) & sets.inheritable & sets.permitted;
     for capability in ambient.iter() {
         thread::configure_capability_in_ambient_set(capability, true).doing(Kind::Internal, what)?;

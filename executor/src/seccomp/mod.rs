@@ -40,6 +40,7 @@ mod compile {
 }
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -148,6 +149,27 @@ pub struct Listener {
 /// are written. runc refuses the latter too.
 const BEFORE_ANYBODY_LISTENS: [&str; 2] = ["sendmsg", "write"];
 
+/// Refuses what would have no effect, as the specification wants: an `errnoRet` of an action that answers nothing, and
+/// metadata for no listener.
+fn check(profile: &LinuxSeccomp) -> Result<()> {
+    use LinuxSeccompAction::{ScmpActErrno, ScmpActTrace};
+    let bad = |field: String, why: String| Err(Error::new(Kind::BadSpec, format!("linux.seccomp.{field}: {why}")));
+    let default = ("defaultErrnoRet".to_owned(), profile.default_action(), profile.default_errno_ret());
+    let rules = profile.syscalls().iter().flatten().enumerate();
+    let rules = rules.map(|(index, rule)| (format!("syscalls[{index}].errnoRet"), rule.action(), rule.errno_ret()));
+    for (field, action, errno) in std::iter::once(default).chain(rules) {
+        if errno.is_some_and(|errno| errno != 0) && !matches!(action, ScmpActErrno | ScmpActTrace) {
+            return bad(field, format!("{action} answers with no errno"));
+        }
+    }
+    let set = |text: Option<&OsStr>| text.is_some_and(|text| !text.is_empty());
+    let metadata = profile.listener_metadata().as_deref().map(OsStr::new);
+    if set(metadata) && !set(profile.listener_path().as_deref().map(Path::as_os_str)) {
+        return bad("listenerMetadata".to_owned(), "there is no listenerPath".to_owned());
+    }
+    Ok(())
+}
+
 /// The listener of a profile that notifies of calls.
 ///
 /// # Errors
@@ -240,7 +262,10 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
     let mut flags = profile.load_flags()?;
     let listener = match &profile {
         Profile::Default { .. } => None,
-        Profile::Given(profile) => listener(profile)?,
+        Profile::Given(profile) => {
+            check(profile)?;
+            listener(profile)?
+        }
     };
     if listener.is_some() {
         flags |= libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;

@@ -66,6 +66,9 @@ impl Supervisor {
         let mut changes = bundle::limits(changes.clone());
         // Managers send the rules of the configuration along, without the devices that every container has. Like
         // runc, leave those in effect alone.
+        if changes.devices().as_ref().is_some_and(|rules| !rules.is_empty()) {
+            tracing::info!(task = %id, "linux.resources.devices has no effect in an update: the rules stay as they are");
+        }
         changes.set_devices(None);
         self.change(&task, &changes).await
     }

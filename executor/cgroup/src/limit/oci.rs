@@ -39,6 +39,15 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     Ok(out)
 }
 
+/// Checks the rules of the device allow-list.
+///
+/// # Errors
+/// `BadSpec` naming the rule by its place, and its field.
+pub fn check_devices(resources: &LinuxResources) -> Result<()> {
+    let mut rules = resources.devices().iter().flatten().enumerate();
+    rules.try_for_each(|(index, rule)| device(&mut Vec::new(), index, rule))
+}
+
 /// A rule of the device allow-list. One for "all" devices with a number or less than full access is two rules: v1's
 /// file would take it for every device.
 fn device(out: &mut Vec<Limit>, index: usize, rule: &LinuxDeviceCgroup) -> Result<()> {

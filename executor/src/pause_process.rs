@@ -195,7 +195,7 @@ fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report:
     let what = || "cannot set the pause process up";
     if wanted.users.is_some() {
         // Its ids are still those of the shim, which are not mapped.
-        child::set_ids(0, 0, &[])?;
+        child::set_ids(0, 0, Some(&[]))?;
     }
     // If the shim has died by now, it takes no report, and SIGPIPE ends this process.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).doing(Kind::Internal, what)?;

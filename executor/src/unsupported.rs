@@ -135,7 +135,7 @@ pub fn check_process(process: &Process) -> Result<()> {
 /// the usual example of a configuration has some.
 fn warn_of_ambient(sets: &LinuxCapabilities) {
     let has = |set: &Option<Capabilities>, one: &Capability| set.as_ref().is_some_and(|set| set.contains(one));
-    let can_be = |one: &&Capability| has(sets.permitted(), *one) && has(sets.inheritable(), *one);
+    let can_be = |one: &&Capability| has(sets.permitted(), one) && has(sets.inheritable(), one);
     let lost = sets.ambient().iter().flatten().filter(|one| !can_be(one)).map(|one| one.to_cap().to_string());
     let lost: BTreeSet<String> = lost.collect();
     if !lost.is_empty() {

@@ -146,7 +146,8 @@ fn a_disk_that_is_read_only_for_a_while_keeps_what_comes_later() {
     run.finish().assert_code(0);
     let newest = stored(&log_of(&task, disk.path()));
     let before = stored(&disk.path().join(format!("{}.json.1", task.id())));
-    assert_eq!(texts(&newest), ["after"]);
+    // What the shim had still to write by then is there too.
+    assert_eq!(texts(&newest).last(), Some(&"after"));
     // There may have been room for a note, where there was none for a line.
     let dropped = noted(&before) + noted(&newest);
     assert!(dropped > 0);

@@ -152,7 +152,8 @@ fn without_init_a_new_shim_says_that_it_lacks_secret_variables() {
     task.exec(READS_THEM).assert_says(&format!("flag\nPASSWORD={SECRET}\nUSER=file"));
     assert!(task.log("shim.log").contains("lack its secret variables"), "{}", task.log("shim.log"));
     assert_hidden(&host, &task);
-    task.end();
+    // Before Linux 6.15 nobody knows how it ends, if its parent reaps it before the new shim looks.
+    task.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left();
 }
 

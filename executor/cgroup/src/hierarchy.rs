@@ -187,12 +187,12 @@ impl Hierarchy {
         })
     }
 
-    /// Retries, because another shim may remove an empty parent between two steps of `make`.
+    /// Retries, because another shim may remove an empty parent between two steps of `make`, or while one is made in it.
     fn persist<T>(&self, path: &str, make: impl Fn(&str) -> rustix::io::Result<T>) -> Result<T> {
         let at = || self.mount.join(&path[1..]);
         for _ in 0..16 {
             match make(&path[1..]) {
-                Err(Errno::NOENT) => continue,
+                Err(Errno::NOENT | Errno::NODEV) => continue,
                 Err(Errno::BUSY | Errno::NOTEMPTY) => {
                     return Err(Error::new(
                         Kind::AlreadyExists,

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, Image};
-use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
+use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process, Spec};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
@@ -15,7 +15,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use super::{Payload, capabilities, scheduling};
 use crate::init_program::InitProgram;
 use crate::lsm::{Labels, Opened};
-use crate::{inheritance, notify};
+use crate::{inheritance, namespaces, notify};
 
 /// Confines the calling process as its spec says, calls `last`, and executes the program.
 pub fn execute(
@@ -53,7 +53,7 @@ pub fn execute(
         // Without no_new_privs only a privileged process may load a filter.
         load(payload)?;
     }
-    take_identity(process)?;
+    take_identity(process, payload.spec)?;
     entered.or_else(|_| enter(process))?;
     if late {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
@@ -65,10 +65,12 @@ pub fn execute(
 }
 
 /// Becomes the process's user, with its capabilities.
-fn take_identity(process: &Process) -> Result<()> {
+fn take_identity(process: &Process, spec: &Spec) -> Result<()> {
     let user = process.user();
     capabilities::bound(process.capabilities().as_ref())?;
     let groups = user.additional_gids().as_deref().unwrap_or_default();
+    // Before a user namespace is joined, all are dropped; inside, not even that may be allowed.
+    let groups = Some(groups).filter(|groups| !groups.is_empty() || !namespaces::joins_users(spec));
     set_ids(user.uid(), user.gid(), groups)?;
     capabilities::apply(process.capabilities().as_ref())
 }
@@ -96,7 +98,7 @@ fn become_init_program(
     labels.map_or(Ok(()), Opened::apply)?;
     sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
     rustix::process::chdir("/").doing(Kind::Internal, || "cannot change to /")?;
-    take_identity(payload.process)?;
+    take_identity(payload.process, payload.spec)?;
     if payload.process.no_new_privileges() == Some(true) {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
     }
@@ -113,19 +115,19 @@ fn too_few(error: &std::io::Error) -> Error {
 }
 
 /// Sets user, groups and group permanently, and keeps capabilities for the next step. With fewer capabilities, any
-/// process of the task might trace this one, if it were not hidden again by then.
-pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
+/// process of the task might trace this one, if it were not hidden again by then. Without `groups` those stay.
+pub fn set_ids(uid: u32, gid: u32, groups: Option<&[u32]>) -> Result<()> {
     // Root keeps them anyway.
     let keep = |keep: bool| if uid == 0 { Ok(()) } else { rustix::thread::set_keep_capabilities(keep) };
     keep(true).doing(Kind::Internal, || "cannot keep capabilities")?;
-    let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
-    rustix::thread::set_thread_groups(&all).or_else(|errno| match errno {
-        // There are none already, and setgroups(2) is denied in the user namespace that was joined.
-        Errno::PERM if groups.is_empty() && rustix::process::getgroups().is_ok_and(|own| own.is_empty()) => Ok(()),
-        Errno::INVAL => Err(Error::new(Kind::BadSpec, format!("user: one of the groups {groups:?} is not mapped"))
-            .hint("map it in the task's user namespace, or choose one that is")),
-        errno => Err(errno).doing(Kind::Internal, || format!("cannot set the groups {groups:?}")),
-    })?;
+    if let Some(groups) = groups {
+        let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+        rustix::thread::set_thread_groups(&all).map_err(|errno| match errno {
+            Errno::INVAL => Error::new(Kind::BadSpec, format!("user: one of the groups {groups:?} is not mapped"))
+                .hint("map it in the task's user namespace, or choose one that is"),
+            errno => Error::new(Kind::Internal, format!("cannot set the groups {groups:?}: {errno}")),
+        })?;
+    }
     // With CAP_SETGID and CAP_SETUID these set the real, effective and saved ids. A filter may deny setresuid(2):
     // runc makes these calls.
     rustix::thread::set_thread_gid(Gid::from_raw(gid)).map_err(|errno| unmapped("group", gid, errno))?;

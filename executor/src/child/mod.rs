@@ -170,7 +170,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     rootfs::attach(spec, bundle, &sources)?;
     if namespaces.in_user_namespace() {
         // What is mounted from here on belongs to the task's root.
-        confine::set_ids(0, 0, &[])?;
+        confine::set_ids(0, 0, Some(&[][..]).filter(|_| !namespaces.joins(libc::CLONE_NEWUSER)))?;
     }
     if let Some(size) = additions.ephemeral {
         rootfs::make_ephemeral(&mut sources, size, namespaces.in_user_namespace())?;

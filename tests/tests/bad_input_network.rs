@@ -56,6 +56,31 @@ fn a_plugin_that_fails_is_told_and_undone() {
 }
 
 #[test]
+fn plugins_of_two_sandboxes_take_turns() {
+    let host = Host::new();
+    let busy = host.work().join("busy");
+    let add = r#"echo '{"cniVersion":"1.0.0"}'"#;
+    let script = format!("mkdir {0} || exit 7\nsleep 0.1\nrmdir {0}\n[ $CNI_COMMAND != ADD ] || {add}", busy.display());
+    let toml = stand_in(&host, &script).replace("'2s'", "'1m'");
+    let sandboxes: Vec<_> = (0..4).map(|_| host.sandbox().toml(&toml)).collect();
+    let ids: Vec<String> = sandboxes.iter().map(|sandbox| sandbox.id().to_owned()).collect();
+    let created: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.spawn()).collect();
+    for create in created {
+        create.finish().assert_code(0);
+    }
+    let remove = |id: &String| {
+        let mut bowline = host.command(bowline_tests::harness::binary("bowline"));
+        bowline.args(["sandbox", "rm", "-f", id]);
+        host.spawn_command(bowline)
+    };
+    let removed: Vec<_> = ids.iter().map(remove).collect();
+    for rm in removed {
+        rm.finish().assert_code(0);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_plugin_that_is_missing_is_told_before_anything_is_run() {
     let host = Host::new();
     let toml = stand_in(&host, "exit 1");

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, Task};
+use bowline_tests::harness::{Process, Task, eventually};
 use serde_json::Value;
 
 /// A script says `step NAME` to wait until the test lets it.
@@ -27,6 +27,13 @@ fn foreground<'h>(host: &'h Host, folder: &Path, script: &str) -> (Task<'h>, Pro
 fn step(task: &Task<'_>, name: &str) {
     // It may be killed with the task that it has let end.
     let _ = task.exec(&format!("touch /tmp/{name}"));
+}
+
+/// Waits until the shim has had to drop output: a reader may have it before the shim writes it.
+#[track_caller]
+fn wait_until_dropped(host: &Host, task: &Task<'_>) {
+    let dropped = || host.metrics().of_task("output_dropped_bytes_total", task.id(), "");
+    eventually("some of it has nowhere to go", || (dropped() > 0.0).then_some(()));
 }
 
 fn log_of(task: &Task<'_>, folder: &Path) -> PathBuf {
@@ -109,6 +116,7 @@ fn a_disk_that_has_room_again_is_written_again() {
     let filler = fill(disk.path());
     step(&task, "full");
     run.wait_for_out("2000\n");
+    wait_until_dropped(&host, &task);
     fs::remove_file(filler).expect("it was made");
     step(&task, "room");
     run.finish().assert_code(0);
@@ -141,6 +149,7 @@ fn a_disk_that_is_read_only_for_a_while_keeps_what_comes_later() {
     cover.read_only();
     step(&task, "away");
     run.wait_for_out("500\n");
+    wait_until_dropped(&host, &task);
     drop(cover);
     step(&task, "back");
     run.finish().assert_code(0);

@@ -23,7 +23,7 @@ use super::bridge::{self, Joining};
 use super::kept::{Attached, Kept, Netns};
 use super::list::{self, ConfigList};
 use super::plugin::{Call, Plugins};
-use super::{pinned, rules, version};
+use super::{pinned, rules, turn, version};
 
 /// The sandbox to connect, and how plugins are run for it.
 #[derive(Debug, Clone)]
@@ -87,6 +87,7 @@ pub fn add_within(
     if lists.is_empty() {
         return Ok(Vec::new());
     }
+    let _turn = turn::take(&sandbox.folders, bounds);
     let netns = pinned::pin(&sandbox.netns, folder)?;
     let args: Vec<String> = sandbox.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut kept = Kept {
@@ -167,6 +168,7 @@ pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     match Kept::read(folder)? {
         Some(mut kept) => {
             let bounds = kept.bounds(bounds);
+            let _turn = turn::take(&kept.folders, bounds);
             undo(folder, &mut kept, bounds)
         }
         // An ADD may have been cut short before its first step.

@@ -27,6 +27,7 @@ pub mod ports;
 mod routes;
 mod rules;
 pub mod serving;
+mod turn;
 mod version;
 
 #[cfg(test)]

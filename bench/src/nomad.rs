@@ -76,7 +76,11 @@ fn of_task(task: &Sleeper) -> Result<f64> {
     let children = std::fs::read_to_string(&path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     let mut sum = memory::proportional(shim)?;
     for child in children.split_whitespace() {
-        sum += kernel_number(&format!("/proc/{child}/smaps_rollup"), "Pss:")?;
+        let path = format!("/proc/{child}/smaps_rollup");
+        // A worker of the shim may end meanwhile.
+        if std::fs::read(&path).is_ok() {
+            sum += kernel_number(&path, "Pss:")?;
+        }
     }
     Ok(sum)
 }

@@ -9,9 +9,7 @@
 //! that ends: nothing is left to clean up, and shims of other state folders and namespaces are seen
 //! too. Processes that a dead shim has left running still have its number.
 
-use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -19,10 +17,11 @@ use bowline_spec::untrusted::UIDS;
 use bowline_sys as sys;
 use rustix::fs::Uid;
 use rustix::io::Errno;
-use rustix::process::{geteuid, getpriority_user};
+use rustix::process::getpriority_user;
 use serde::{Deserialize, Serialize};
 
 use crate::handover::Fd;
+use crate::host_lock;
 
 /// The file with a byte for each number, one for the whole host.
 const LOCKS: &str = "/run/bowline-users";
@@ -60,7 +59,7 @@ impl ClaimedUid {
 /// # Errors
 /// `Internal` when all are taken; `WrongState` when other users may open the file of the locks.
 pub fn claim() -> Result<ClaimedUid> {
-    let file = open(Path::new(LOCKS))?;
+    let file = host_lock::open(Path::new(LOCKS))?;
     let size = UIDS.end - UIDS.start;
     // Pids go round, so that a number is reused late.
     let first = std::process::id() % size;
@@ -86,7 +85,7 @@ pub fn claim() -> Result<ClaimedUid> {
 /// # Errors
 /// `WrongState` when another shim has it.
 pub fn claim_again(uid: u32) -> Result<ClaimedUid> {
-    let file = open(Path::new(LOCKS))?;
+    let file = host_lock::open(Path::new(LOCKS))?;
     let what = || format!("cannot claim user {uid}");
     let offset = uid.checked_sub(UIDS.start).filter(|_| UIDS.contains(&uid));
     let offset = offset.ok_or_else(|| Error::new(Kind::Damaged, format!("{}: it is no task's own", what())))?;
@@ -94,19 +93,6 @@ pub fn claim_again(uid: u32) -> Result<ClaimedUid> {
         return Ok(ClaimedUid { uid, lock: file.into() });
     }
     Err(Error::new(Kind::WrongState, format!("{}: another shim has it", what())))
-}
-
-fn open(path: &Path) -> Result<File> {
-    let what = || format!("cannot open {}", path.display());
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let file = options.open(path).doing(Kind::Internal, what)?;
-    let meta = file.metadata().doing(Kind::Internal, what)?;
-    if meta.is_file() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0 {
-        return Ok(file);
-    }
-    Err(Error::new(Kind::WrongState, format!("{}: others may open it, and take every user", path.display()))
-        .hint("remove it while no task of `--untrusted` runs"))
 }
 
 #[cfg(test)]

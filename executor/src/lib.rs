@@ -71,6 +71,7 @@ pub mod handover;
 mod health;
 mod hooks;
 mod host;
+mod host_lock;
 pub mod host_units;
 pub mod housekeeping;
 mod identity;

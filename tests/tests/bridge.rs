@@ -253,6 +253,23 @@ fn nothing_is_left_after_a_shim_was_killed() {
     host.assert_nothing_left();
 }
 
+/// Whoever can open a file can lock it, and anybody can open a namespace of his own.
+#[test]
+fn nobody_but_root_can_hold_a_network_up() {
+    let host = Host::new();
+    if !has_plugins(&host) {
+        return;
+    }
+    let mut hold = host.command("setpriv");
+    hold.args(["--reuid=65534", "--clear-groups", "flock", "--no-fork", "/proc/self/ns/net"]);
+    hold.args(["sh", "-c", "echo locked; exec sleep 1000"]);
+    let stranger = host.spawn_command(hold);
+    stranger.wait_for_out("locked");
+    host.spawn(["run", "--rm", "--name", &host.new_id(), "--network=bridge", "true"]).finish().assert_code(0);
+    drop(stranger);
+    host.assert_nothing_left();
+}
+
 #[test]
 fn an_upgraded_shim_keeps_the_port_and_removes_the_network() {
     let host = Host::new();

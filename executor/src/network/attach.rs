@@ -87,7 +87,7 @@ pub fn add_within(
     if lists.is_empty() {
         return Ok(Vec::new());
     }
-    let _turn = turn::take(&sandbox.folders, bounds);
+    let _turn = turn::take(bounds);
     let netns = pinned::pin(&sandbox.netns, folder)?;
     let args: Vec<String> = sandbox.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut kept = Kept {
@@ -168,7 +168,7 @@ pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     match Kept::read(folder)? {
         Some(mut kept) => {
             let bounds = kept.bounds(bounds);
-            let _turn = turn::take(&kept.folders, bounds);
+            let _turn = turn::take(bounds);
             undo(folder, &mut kept, bounds)
         }
         // An ADD may have been cut short before its first step.

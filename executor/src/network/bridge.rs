@@ -6,7 +6,7 @@
 //!
 //! The plugin leaves the bridge behind. Its alias marks it as ours, so that a bridge that existed before, or that
 //! somebody else has taken over, is left alone; it also says which subnet was chosen for it, and that the host forwarded
-//! nothing before. A process that joins holds a shared lock on the host's network; one that makes or removes a bridge
+//! nothing before. A process that joins holds a shared lock on the host's bridges; one that makes or removes a bridge
 //! holds an exclusive one.
 
 use std::fs::{self, File};
@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::bounded::Bounds;
 use super::{routes, rules};
+use crate::host_lock;
 
 /// The alias of bridges that are ours begins with it.
 const ALIAS: &str = "bowline";
@@ -194,11 +195,14 @@ fn alias(bridge: &str) -> PathBuf {
     folder(bridge).join("ifalias")
 }
 
+/// What is locked: anybody could lock a namespace, and hold all up.
+const LOCK: &str = "/run/bowline-bridges";
+
 fn lock(how: FlockOperation) -> Result<File> {
-    let what = || "cannot lock the host's network";
-    let network = File::open("/proc/self/ns/net").doing(Kind::Internal, what)?;
-    flock(&network, how).doing(Kind::Internal, what)?;
-    Ok(network)
+    let what = || "cannot lock the host's bridges";
+    let bridges = host_lock::open(Path::new(LOCK))?;
+    flock(&bridges, how).doing(Kind::Internal, what)?;
+    Ok(bridges)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! on nf_tables has no lock between both: of two at once, one fails.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,18 +12,22 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::bounded::Bounds;
+use crate::host_lock;
 
 /// How often it is looked whether the others are done: the kernel tells of a lock's end only whoever waits without a bound.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Waits for the turn of these plugins' folders, which lasts until the result is dropped. `None` where a plugin's time is
-/// over before, or there is no folder: whoever comes then goes on without.
-pub fn take(folders: &[PathBuf], bounds: Bounds<'_>) -> Option<File> {
-    let folder = folders.iter().find_map(|folder| File::open(folder).ok())?;
+/// What is locked: a file of root's, or anybody could hold all up.
+const LOCK: &str = "/run/bowline-plugins";
+
+/// Waits for the turn, which lasts until the result is dropped. `None` where a plugin's time is over before: then it is
+/// run beside others.
+pub fn take(bounds: Bounds<'_>) -> Option<File> {
+    let lock = host_lock::open(Path::new(LOCK)).ok()?;
     let begun = Instant::now();
     loop {
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Some(folder),
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(lock),
             Err(Errno::WOULDBLOCK) if begun.elapsed() < bounds.timeout => wait(bounds),
             Err(errno) => {
                 tracing::warn!(%errno, after = ?begun.elapsed(), "network plugins run beside others");

@@ -193,7 +193,7 @@ fn check_namespaces(linux: &Linux) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a user or group that a new user namespace does not have.
+/// Refuses a user or group that the mappings of the user namespace do not have.
 fn check_user(user: &User, linux: &Linux) -> Result<()> {
     let groups = user.additional_gids().iter().flatten().map(|gid| ("additionalGids", *gid, linux.gid_mappings()));
     let ids = [("uid", user.uid(), linux.uid_mappings()), ("gid", user.gid(), linux.gid_mappings())];

@@ -14,21 +14,23 @@ use rustix::io::Errno;
 use super::bounded::Bounds;
 use crate::host_lock;
 
-/// How often it is looked whether the others are done: the kernel tells of a lock's end only whoever waits without a bound.
+/// How long to wait between two tries: flock(2) either waits without a limit or not at all.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// What is locked: a file of root's, or anybody could hold all up.
 const LOCK: &str = "/run/bowline-plugins";
 
-/// Waits for the turn, which lasts until the result is dropped. `None` where a plugin's time is over before: then it is
-/// run beside others.
+/// Waits for the turn, which lasts until the result is dropped. After the time that a plugin may take, or when the shim
+/// ends, the caller goes on without it: `None`.
 pub fn take(bounds: Bounds<'_>) -> Option<File> {
-    let lock = host_lock::open(Path::new(LOCK)).ok()?;
+    let lock = host_lock::open(Path::new(LOCK))
+        .inspect_err(|error| tracing::warn!(%error, "network plugins may run beside others"))
+        .ok()?;
     let begun = Instant::now();
     loop {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(lock),
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < bounds.timeout => wait(bounds),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < bounds.timeout && shim_lives(bounds) => {}
             Err(errno) => {
                 tracing::warn!(%errno, after = ?begun.elapsed(), "network plugins run beside others");
                 return None;
@@ -37,9 +39,9 @@ pub fn take(bounds: Bounds<'_>) -> Option<File> {
     }
 }
 
-/// Until the next look, or the end of the shim: then the next plugin is not run.
-fn wait(bounds: Bounds<'_>) {
+/// Waits until the next try; `false` if the shim ends meanwhile.
+fn shim_lives(bounds: Bounds<'_>) -> bool {
     let mut shim: Vec<PollFd<'_>> = bounds.shim.iter().map(|shim| PollFd::new(shim, PollFlags::IN)).collect();
-    // A signal only makes the next look come earlier.
-    let _ = poll(&mut shim, Some(&LOOK));
+    // A signal only makes the next try come earlier.
+    !matches!(poll(&mut shim, Some(&LOOK)), Ok(ended) if ended > 0)
 }

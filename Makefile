@@ -16,7 +16,6 @@ ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 # What is installed. containerd and Nomad find the last two by their names.
 BINARIES = bowline bowline-shim bowline-init containerd-shim-bowline-v1 nomad-driver-bowline
 DENY = $(TARGET)/tools/bin/cargo-deny
-CARGO_DEB = $(TARGET)/tools/bin/cargo-deb
 CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
 DEB = $(TARGET)/deb/bowline.deb
 
@@ -61,7 +60,7 @@ demo-upgrade: build
 test: need-test
 	@scripts/need build
 	@scripts/need vm
-	$(SIDE_BY_SIDE) build debug $(CARGO_DEB) vm-image
+	$(SIDE_BY_SIDE) build debug vm-image
 	$(MAKE) test-once
 	$(SIDE_BY_SIDE) test-fallbacks test-vm
 
@@ -391,24 +390,14 @@ FISH_COMPLETION = share/fish/vendor_completions.d/bowline.fish
 
 ## deb       a Debian package of the same, in target/deb
 .PHONY: deb
-deb: build $(CARGO_DEB)
-	rm -rf $(BIN)/package
-	install -d $(BIN)/package/man $(BIN)/package/systemd
-	$(call units,/usr/bin,$(BIN)/package/systemd)
-	$(BIN)/bowline man $(BIN)/package/man
-	gzip -9n $(BIN)/package/man/*
-	$(BIN)/bowline completions bash >$(BIN)/package/bowline.bash
-	$(BIN)/bowline completions zsh >$(BIN)/package/_bowline
-	$(BIN)/bowline completions fish >$(BIN)/package/bowline.fish
-	$(CARGO_DEB) --quiet --no-build --no-strip --locked --package bowline --target $(HOST) --output $(DEB)
-
-$(CARGO_DEB):
-	@scripts/need build
-	$(call tool,cargo-deb)
+deb: build
+	@scripts/need deb
+	scripts/release --deb $(BIN) $(dir $(DEB))
+	@mv $(dir $(DEB))bowline_*.deb $(DEB)
 
 # It is installed into an empty root, runs there, and leaves nothing behind.
 .PHONY: test-deb
-test-deb: deb
+test-deb: $(if $(shell command -v dpkg-deb),deb)
 	$(ROOT) scripts/test-deb $(DEB)
 
 ## release   tarball, .deb, .rpm, parts list and checksums in target/dist, the same bytes wherever it is made; SIGN=KEY signs

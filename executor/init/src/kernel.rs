@@ -7,7 +7,6 @@
 
 use core::arch::{asm, naked_asm};
 use core::ffi::{CStr, c_char};
-use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 pub const SIGCHLD: i32 = 17;
@@ -115,8 +114,9 @@ extern "C" fn begin(stack: *const usize) -> ! {
     super::run(arguments)
 }
 
+#[cfg(panic = "abort")]
 #[panic_handler]
-fn panic(_: &PanicInfo<'_>) -> ! {
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     exit(101)
 }
 

@@ -141,15 +141,21 @@ pub fn beside_tests(name: &str) -> PathBuf {
     path.unwrap_or_else(|| panic!("{name} is missing: build it with `make debug`"))
 }
 
-/// Copies a binary under test to `to`. By another program: what another case starts
-/// meanwhile would have the file open for writing, and it could not be executed.
+/// Copies a binary under test to `to`.
 #[track_caller]
 pub fn copy_binary(name: &str, to: &Path) {
-    let copied = Command::new("cp").arg(binary(name)).arg(to).status().expect("coreutils");
-    assert!(copied.success(), "cannot copy {name} to {}", to.display());
+    copy_program(&binary(name), to);
 }
 
-/// Writes a program, such as a script. By another program, as [`copy_binary`] does.
+/// Copies what will be executed. By another program: what another case starts
+/// meanwhile would have the file open for writing, and it could not be executed.
+#[track_caller]
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("coreutils");
+    assert!(copied.success(), "cannot copy {} to {}", from.display(), to.display());
+}
+
+/// Writes a program, such as a script. By another program, as [`copy_program`] does.
 #[track_caller]
 pub fn write_program(path: &Path, text: &str) {
     let mut shell = Command::new("sh");

@@ -4,7 +4,7 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Code, Input, Output, Running, Stdio, make_fifo};
-use bowline_tests::harness::{Process, eventually, hierarchies, namespace_of, patience, process_exists};
+use bowline_tests::harness::{Process, copy_program, eventually, hierarchies, namespace_of, patience, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -344,7 +344,7 @@ fn execs_end_with_the_container() {
 /// this returns lives: that has a lease on it (fcntl(2), "Leases"), and says `wanted` once somebody waits.
 fn hold(host: &Host, running: &Running<'_>) -> Process {
     let program = running.bundle.rootfs().join("bin/busybox-held");
-    fs::copy(running.bundle.rootfs().join("bin/busybox"), &program).expect("ours");
+    copy_program(&running.bundle.rootfs().join("bin/busybox"), &program);
     let lease = "$| = 1; $SIG{IO} = sub { print qq(wanted\\n) }; open(my $file, '<', $ARGV[0]) or die $!; \
         fcntl($file, 1024, 1) or die $!; print qq(held\\n); sleep 1000 while 1";
     let mut perl = host.command("perl");

@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, Task, binary, child_pids, eventually, name_of, process_exists};
+use bowline_tests::harness::{Build, Task, binary, child_pids, copy_binary, eventually, name_of, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The init of `task`, which is bowline's own.
@@ -201,7 +201,7 @@ fn where_there_is_no_room_or_no_program_for_it_that_is_said() {
     let alone = host.work().join("alone");
     fs::create_dir(&alone).expect("a folder");
     for name in ["bowline", "bowline-shim"] {
-        fs::copy(binary(name), alone.join(name)).expect("copied");
+        copy_binary(name, &alone.join(name));
     }
     let run = |flags: &[&str]| {
         let mut command = host.command(alone.join("bowline"));

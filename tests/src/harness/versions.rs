@@ -15,7 +15,7 @@ use super::{Host, Ran, binary, is_debug};
 pub fn stand_in(host: &Host, name: &str, says: &str) -> PathBuf {
     let switchable = if is_debug() { binary(name) } else { beside_absent(name) };
     let to = host.work().join(format!("{name}-{}", says.trim_end_matches(';')));
-    // By another program, as `copy_binary` does.
+    // By another program, as `copy_program` does.
     let mut copy = Command::new("sh");
     copy.args(["-c", "cp \"$0\" \"$1\" && printf %s \"$2\" >>\"$1\""]).args([&switchable, &to]).arg(says);
     assert!(copy.status().expect("a shell").success(), "cannot copy {name}");

@@ -61,12 +61,17 @@ test: need-test
 	@scripts/need build
 	@scripts/need vm
 	$(SIDE_BY_SIDE) build debug vm-image
-	$(MAKE) test-once
-	$(SIDE_BY_SIDE) test-fallbacks test-vm
+	$(SIDE_BY_SIDE) here in-vm
 
-# A compiler's last step keeps one processor busy, and cases mostly wait. What a
-# target says comes as one piece, when it has ended.
+# A compiler's last step keeps one processor busy, and cases mostly wait: the virtual machine has what they leave. What
+# a target says comes as one piece, when it has ended.
 SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE=yes
+
+.PHONY: here in-vm
+here:
+	$(ONE_BY_ONE) test-host
+in-vm:
+	$(ONE_BY_ONE) test-vm
 
 ## test-host all tests on this host
 .PHONY: test-host
@@ -209,17 +214,19 @@ endef
 
 ## test-vm   the tests of what differs on cgroup v2 and systemd, in a virtual machine that has both; VM_TESTS="exec stop": just these
 .PHONY: test-vm
-# Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd; of
-# the rest, the cases that look at a cgroup. Every case but the bench's is run there by `make test-all`.
-VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
-	containerd_oom containerd_options cost delegation devices docker doctor exec_delegated exit_report fields fields_effect fields_refused gc \
-	hostile_frozen hostile_kernel host_limits journald limits many metrics_unit nomad_resources nomad_stats reference_azure \
-	reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup \
+# Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU; of the rest, the cases that
+# look at a cgroup. Then what an emulated machine needs longest for, and others here ask about too. Every case but the
+# bench's is run there by `make test-all`.
+VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint \
+	containerd_oom containerd_options cost delegation devices docker doctor exec_delegated fields gc \
+	hostile_frozen hostile_kernel host_limits journald limits metrics_unit nomad_resources nomad_stats reference_azure \
+	reference_ecs reference_kata reference_kubelet sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup \
 	slice stats stop units update watch \
 	adoption::limits_change_and_kills_are_counted_once conformance::limits_of_the_cgroup \
 	containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \
 	containerd_control::stats_come_in_the_type_of_the_cgroup_version \
+	containerd_daemon::ctr_metrics_has_figures containerd_daemon::ctr_pauses_and_resumes \
 	containerd_metrics::limits_ends_and_deaths_are_told_while_the_bundle_is_there \
 	containerd_metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
 	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup \
@@ -227,13 +234,37 @@ VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syst
 	cri_pods::containers_are_in_cgroups_below_that_of_their_pod \
 	exec_security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
 	exec_security::its_cgroups_are_inits_seen_from_inside_and_outside \
+	exit_report::cpu_time_and_peak_memory_are_the_tasks exit_report::it_has_every_field \
 	explain::a_child_that_ran_out_of_memory_and_an_init_that_lives_on \
-	init::memory_that_the_program_lacks_is_the_programs_end metrics::figures_are_those_of_the_kernel \
+	fields_effect::the_cgroup_is_at_its_path fields_effect::the_weight_of_a_disk_is_set_or_refused \
+	fields_effect::an_exec_runs_on_the_cpus_that_it_is_given \
+	init::memory_that_the_program_lacks_is_the_programs_end \
+	many::tasks_that_end_while_others_begin_leave_their_cgroups_alone metrics::figures_are_those_of_the_kernel \
 	nomad_recover::a_task_whose_shim_was_killed_is_taken_over \
 	nomad_recover::neither_shim_nor_task_is_in_the_cgroup_of_the_agents_service \
 	nomad_task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal \
+	reference_nomad::configure_cgroups_takes_fractions_of_a_cpu_down_to_a_thousandth \
+	reference_nomad::stats_has_every_measured_field \
 	sandbox_life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force \
-	shim_death::rm_kills_what_still_lives_and_removes_everything upgrade::checks_limits_and_a_stop_go_on
+	shim_death::rm_kills_what_still_lives_and_removes_everything upgrade::checks_limits_and_a_stop_go_on \
+	$(addprefix -,$(VM_SLOW))
+VM_SLOW = cost::cost_of_the_binaries_in_bytes cost::cost_of_what_has_left_in_pages_is_none \
+	docker::docker_exec_passes_output_and_exit_codes_through docker::docker_run_at_a_terminal \
+	limits::a_task_that_writes_too_fast_is_held_to_the_rate_of_the_disk \
+	nomad_stats::a_node_without_the_shim_is_unhealthy_and_says_how_to_fix_it \
+	nomad_stats::readings_come_at_their_interval_and_cpu_is_percent_of_one_core \
+	nomad_stats::the_first_reading_comes_at_once_and_has_what_was_measured \
+	reference_azure::cleanup_old_agent_setup_removes_drop_ins_of_older_versions \
+	reference_azure::disable_lifts_all_limits_when_a_slice_cannot_be_as_wanted \
+	reference_azure::disable_lifts_all_limits_when_systemd_refuses_a_task_its_slice \
+	reference_azure::reset_resource_quota_gives_a_service_back_what_its_files_say \
+	reference_azure::set_extension_services_quota_of_a_unit_with_several_names_once \
+	reference_kata::update_resources_as_the_last_container_ends \
+	sandbox_limits::a_fork_bomb_stops_at_the_joint_limit \
+	sandbox_limits::memory_that_is_in_use_cannot_be_taken_away \
+	sandbox_limits::two_busy_loops_are_held_to_the_joint_limit_together \
+	sandbox_systemd::sandboxes_of_one_name_come_and_go_and_one_that_fails_leaves_no_unit \
+	stop::a_repeated_stop_never_lengthens_the_wait stop::stop_takes_signals_by_name_and_number
 # As on kernels that lack something of cgroup v2: the tests that start and kill.
 VM_ABSENT ?= cgroup.kill,clone_into_cgroup
 # The documentation's commands that need such a system.

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Runs black-box tests by the names of their modules, which are their files'.
 #
-#   integration/cases.sh [--absent FACILITY] all [-MODULE…]|MODULE|MODULE::CASE…
+#   integration/cases.sh [--absent FACILITY] all|MODULE|MODULE::CASE… [-MODULE|-MODULE::CASE…]
 #
 # CASES is the program of the tests, by default `cases` beside this script, and
-# BOWLINE_BIN_DIR holds the binaries. -MODULE leaves one out of all. With --absent those below absent/ there
-# run, for which the kernel lacks FACILITY.
+# BOWLINE_BIN_DIR holds the binaries. What has a `-` before it is left out. With
+# --absent those below absent/ there run, for which the kernel lacks FACILITY.
 #
 # A case that fails runs three times more, alone. If it fails once, the run has
 # failed. If it never does, other cases were in its way: it is named UNSTABLE,
@@ -25,16 +25,16 @@ if [ "$1" = --absent ]; then
 fi
 echo "=== $*${BOWLINE_ABSENT:+, without $BOWLINE_ABSENT}"
 names=$("$program" --list --format terse | sed -n 's/: test$//p')
-if [ "$1" = all ]; then
-    shift
-    for module; do
-        names=$(echo "$names" | grep -v "^${module#-}::")
-    done
-else
-    wanted=$(echo "$*" | tr ' ' '|')
-    # A filter of the runner would take whatever has the name in it.
-    names=$(echo "$names" | grep -E "^($wanted)(::|$)")
-fi
+# A filter of the runner would take whatever has the name in it.
+wanted= unwanted=
+for name; do
+    case $name in
+    -*) unwanted="$unwanted|${name#-}" ;;
+    all) wanted="$wanted|[^:]+" ;;
+    *) wanted="$wanted|$name" ;;
+    esac
+done
+names=$(echo "$names" | grep -E "^(${wanted#|})(::|\$)" | grep -vE "^(${unwanted#|})(::|\$)")
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, cgroup_of, eventually, only_v2};
+use bowline_tests::harness::{Task, cgroup_of, eventually, is_slow, only_v2};
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -121,7 +121,8 @@ fn where_an_exec_can_have_no_cgroup_its_session_is_killed_and_the_answer_says_so
     task.exec_with(["--timeout=50s"], "exit 4").assert_code(4);
     // One of them has a name that is no UTF-8.
     let script = r#"setsid sleep 1000 & sh -c 'printf "\377" > /proc/$$/comm; kill -STOP $$' & exec sleep 1000"#;
-    let ran = task.exec_with(["--json", "--timeout=4s"], script);
+    // Long enough for the script to start them all.
+    let ran = task.exec_with(["--json", if is_slow() { "--timeout=20s" } else { "--timeout=4s" }], script);
     ran.assert_code(124);
     let outcome = ran.json();
     assert_eq!((&outcome["timed_out"], &outcome["killed"]), (&true.into(), &"session".into()), "{ran}");

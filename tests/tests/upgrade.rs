@@ -245,6 +245,7 @@ fn what_cannot_take_over_changes_nothing() {
     fs::write(&damaged, "\u{7f}ELF no more").expect("writable");
     refused(&"/bin/true".into(), "it is no shim of bowline");
     eventually("the shim is where it is charged", || facts(&task)["shim"]["charged_in"].is_string().then_some(()));
+    eventually("nobody is connected", || (task.socket_ends() == 1).then_some(()));
     let held = fds_of(shim).len();
     refused(&"/nowhere/bowline-shim".into(), "No such file");
     refused(&damaged, "cannot run");

@@ -51,6 +51,12 @@ pub struct Hierarchy {
     /// Whether its cgroups can limit swap, by `memory.swap.max` or on v1
     /// `memory.memsw.limit_in_bytes`; `None` if there is no cgroup that would show it.
     pub has_swap_limit: Option<bool>,
+    /// Whether its cgroups can save up CPU time beyond their limit, by `cpu.max.burst` or on v1 `cpu.cfs_burst_us`;
+    /// `None` if there is no cgroup that would show it.
+    pub has_cpu_burst: Option<bool>,
+    /// Whether its cgroups can have the CPU time that nobody else wants alone, by `cpu.idle`; `None` if there is no
+    /// cgroup that would show it.
+    pub has_cpu_idle: Option<bool>,
 }
 
 /// The cgroup hierarchies of this host.
@@ -65,6 +71,10 @@ pub fn cgroups() -> Result<Cgroups> {
         // A hierarchy without the controller would not have it in any case.
         let counts = hierarchy.has_below("memory.current") == Some(true);
         let of_memory = |file: &str| counts.then(|| hierarchy.has_below(file)).flatten();
+        let of_cpu = |v2: &str, v1: &str| match hierarchy.unified {
+            true => (hierarchy.has_below("cpu.weight") == Some(true)).then(|| hierarchy.has_below(v2)).flatten(),
+            false => Some(mount.join(v1).exists()),
+        };
         let has_swap_limit = if hierarchy.unified {
             of_memory("memory.swap.max")
         } else {
@@ -78,6 +88,8 @@ pub fn cgroups() -> Result<Cgroups> {
             has_kill: hierarchy.has_below("cgroup.kill").map(|has| has && !sys::absent("cgroup.kill")),
             has_peak: of_memory("memory.peak"),
             has_swap_limit,
+            has_cpu_burst: of_cpu("cpu.max.burst", "cpu.cfs_burst_us"),
+            has_cpu_idle: of_cpu("cpu.idle", "cpu.idle"),
         }
     };
     Ok(Cgroups {

@@ -13,7 +13,7 @@ fn facts(ran: &Ran) -> Vec<Value> {
 }
 
 #[track_caller]
-fn fact(ran: &Ran, name: &str) -> Value {
+pub fn fact(ran: &Ran, name: &str) -> Value {
     let found = facts(ran).into_iter().find(|fact| fact["name"] == name);
     found.unwrap_or_else(|| panic!("nothing is said of {name}\n{ran}"))
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::doctor::fact;
 use crate::fields_refused::{assert_refused, assert_unsupported, reference_fails, set};
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Containerd, Running, Stdio, is_reference};
@@ -84,10 +85,15 @@ fn cpu_time_that_nobody_wants_and_that_was_left_over() {
     if host.reference_fails("runc 1.1 does not know them") {
         return;
     }
-    let containerd = host.containerd();
-    let cpu = json!({ "quota": 50000, "period": 100000, "burst": 20000, "shares": 512, "idle": 1 });
-    let running = limited(&containerd, "cpu", cpu);
     let burst = if only_v2() { "cpu.max.burst" } else { "cpu.cfs_burst_us" };
+    let cpu = json!({ "quota": 50000, "period": 100000, "burst": 20000, "shares": 512, "idle": 1 });
+    // Before Linux 5.14.
+    if fact(&host.bowline(["doctor", "--json"]), "CPU burst")["state"] == "lacks" {
+        host.assert_nothing_left();
+        return assert_unsupported(&[("linux.resources.cpu", cpu, burst)]);
+    }
+    let containerd = host.containerd();
+    let running = limited(&containerd, "cpu", cpu);
     let files = |running: &Running<'_>| [running.cgroup_file("cpu", "cpu.idle"), running.cgroup_file("cpu", burst)];
     assert_eq!(files(&running), ["1", "20000"]);
     let none = json!({ "cpu": { "idle": 0, "burst": 0, "shares": 256 } });

@@ -58,7 +58,7 @@ pub fn facts() -> Vec<Fact> {
         facts.push(Fact::has("cgroup controller freezer", place(&cgroups, "freezer").unwrap_or_default()));
         facts.push(devices(&cgroups));
     }
-    facts.push(swap(&cgroups));
+    facts.extend([swap(&cgroups), cpu_burst(&cgroups), cpu_idle(&cgroups)]);
     facts
 }
 
@@ -174,27 +174,32 @@ fn handed_down(cgroups: &Cgroups) -> Fact {
 }
 
 fn kill(cgroups: &Cgroups) -> Fact {
-    let name = "cgroup.kill";
-    match cgroups.hierarchies.iter().find_map(|h| h.has_kill) {
-        Some(true) => Fact::has(name, "yes"),
-        Some(false) => {
-            let effect = "processes are frozen and killed one by one instead";
-            Fact::lacks(name, "no", effect).fix("a kernel from Linux 5.14 on")
-        }
-        None => Fact::new(name, super::State::Unknown, "there is no cgroup that would show it"),
-    }
+    let effect = "processes are frozen and killed one by one instead";
+    since("5.14", "cgroup.kill", cgroups.hierarchies.iter().find_map(|h| h.has_kill), effect)
 }
 
 fn peak(cgroups: &Cgroups) -> Fact {
-    let name = "memory.peak";
-    match hierarchy_of(cgroups, "memory").and_then(|h| h.has_peak) {
+    let effect = "the most memory that a task had at a time is not measured, and a memory limit below what is in use is \
+                  refused";
+    since("5.19", "memory.peak", hierarchy_of(cgroups, "memory").and_then(|h| h.has_peak), effect)
+}
+
+fn cpu_burst(cgroups: &Cgroups) -> Fact {
+    let found = hierarchy_of(cgroups, "cpu").and_then(|h| h.has_cpu_burst);
+    since("5.14", "CPU burst", found, "`linux.resources.cpu.burst` of a bundle is refused")
+}
+
+fn cpu_idle(cgroups: &Cgroups) -> Fact {
+    let found = hierarchy_of(cgroups, "cpu").and_then(|h| h.has_cpu_idle);
+    since("5.15", "idle CPU class", found, "`linux.resources.cpu.idle` of a bundle is refused")
+}
+
+/// A fact about what the kernel's cgroups have from `version` of Linux on, with the `effect` of its absence.
+fn since(version: &str, name: &str, found: Option<bool>, effect: &str) -> Fact {
+    match found {
         Some(true) => Fact::has(name, "yes"),
-        Some(false) => {
-            let effect = "the most memory that a task had at a time is not measured, and a memory limit below what is in \
-                          use is refused";
-            Fact::lacks(name, "no", effect).fix("a kernel from Linux 5.19 on")
-        }
-        None => Fact::new(name, super::State::Unknown, "there is no cgroup with memory that would show it"),
+        Some(false) => Fact::lacks(name, "no", effect).fix(format!("a kernel from Linux {version} on")),
+        None => Fact::new(name, super::State::Unknown, "there is no cgroup that would show it"),
     }
 }
 

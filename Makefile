@@ -33,8 +33,10 @@ build:
 GLIBC = $(lastword $(shell getconf GNU_LIBC_VERSION))
 PACKED = $(if $(filter 2.36,$(firstword $(sort 2.36 $(GLIBC)))),-C link-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
 
-# Naming the target keeps the flags away from build scripts and macros.
+# Naming the target keeps the flags away from build scripts and macros. No wrapper: the profile has programs abort, and
+# the wrapper's path would be in what cargo calls each crate, and so in the binaries.
 define release
+RUSTC_WORKSPACE_WRAPPER= \
 LIBSECCOMP_LINK_TYPE=static \
 LIBSECCOMP_LIB_PATH="$$(dirname "$$(cc -print-file-name=libseccomp.a)")" \
 RUSTFLAGS="$${RUSTFLAGS-} -C target-feature=+crt-static $(PACKED)" \

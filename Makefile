@@ -59,12 +59,16 @@ demo-upgrade: build
 
 ## test      all tests, on this host and then in a virtual machine; installs what they need
 .PHONY: test
-test: need-test
+test: everything
+	$(MAKE) test-once
+	$(SIDE_BY_SIDE) test-fallbacks test-vm
+
+# What tests run: all programs, and the system of the virtual machine.
+.PHONY: everything
+everything: need-test
 	@scripts/need build
 	@scripts/need vm
 	$(SIDE_BY_SIDE) build debug vm-image
-	$(MAKE) test-once
-	$(SIDE_BY_SIDE) test-fallbacks test-vm
 
 # A compiler's last step keeps one processor busy, and cases mostly wait. What a
 # target says comes as one piece, when it has ended. All cases beside the virtual machine are too many: systemd answers
@@ -83,9 +87,9 @@ test-once: need-test demo demo-upgrade check-docs unit test-deb debug
 
 ## test-all  as test, and whatever takes longer: see CONTRIBUTING.md
 .PHONY: test-all
-test-all: test-once
-	@scripts/need vm
+test-all: everything
 	@scripts/need fuzz
+	$(MAKE) test-once
 	$(SIDE_BY_SIDE) all-here all-in-vm
 
 # Each mostly waits, or keeps one processor busy; one step at a time, whoever asks.
@@ -100,8 +104,8 @@ all-here:
 	$(ONE_BY_ONE) soak FOR=3m
 	$(ONE_BY_ONE) fuzz FOR=20
 all-in-vm:
-	@# An emulated machine takes minutes for a case of the bench.
-	$(ONE_BY_ONE) test-vm VM_TESTS="all -bench" VM_ABSENT="cgroup.kill clone_into_cgroup" \
+	@# An emulated machine takes minutes for a case of the bench, and for the matrix of faults, which all-here has in full.
+	$(ONE_BY_ONE) test-vm VM_TESTS="all -bench -faults -faults_outliving -soak -upgrade_load" VM_ABSENT="cgroup.kill clone_into_cgroup" \
 		VM_ABSENT_TESTS="exec fallbacks stop" MINUTES=80
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
 RELEASES = bullseye bookworm sid
@@ -214,8 +218,7 @@ endef
 ## test-vm   the tests of what differs on cgroup v2 and systemd, in a virtual machine that has both; VM_TESTS="exec stop": just these
 .PHONY: test-vm
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU; of the rest, some cases that
-# look at a cgroup. What an emulated machine needs longest for, and others here ask about too, is left out. Every case but
-# the bench's is run there by `make test-all`.
+# look at a cgroup. What an emulated machine needs longest for, and others here ask about too, is left out: see all-in-vm.
 VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint \
 	containerd_oom containerd_options cost delegation devices docker exec_delegated \
 	hostile_frozen hostile_kernel host_limits journald limits metrics_unit nomad_resources \

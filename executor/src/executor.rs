@@ -73,7 +73,7 @@ impl Executor {
 
     /// Runs the loop, with what the program before this one has handed over; returns when it has ended.
     pub(crate) async fn run(&self, config: Config, handed: Option<Box<Handed>>) -> Result<()> {
-        let adopts = config.adopt;
+        let adopts = config.adopt.clone();
         // After an error another shim can adopt the tasks, once this one has gone.
         let begun = match handed {
             Some(handed) => Ok(Supervisor::take_over(config, *handed)?).inspect(Supervisor::go_on_waiting),
@@ -81,7 +81,7 @@ impl Executor {
         };
         let ended = match begun {
             Ok(supervisor) => {
-                if let Some(events) = adopts {
+                if let Some(events) = &adopts {
                     // Apart from this future, which every shim has.
                     Box::pin(supervisor.adopt(events)).await?;
                 }

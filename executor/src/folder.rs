@@ -21,6 +21,7 @@
 mod state_dir;
 mod task_record;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,6 +63,10 @@ const EVENTS: &str = ".events";
 
 /// The prefix of the folder of a client that is attached to a task, inside the task's folder; the client's pid follows.
 pub const ATTACHED: &str = "attach-";
+
+/// How many events the journal has of each task that is taken over. Whoever starts the shim reads that; no shim has the
+/// code for it.
+pub type EventCounts = BTreeMap<TaskId, u64>;
 
 /// Who owns a task's folder.
 #[derive(Debug)]

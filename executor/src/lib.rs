@@ -137,7 +137,7 @@ pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};
 pub use features::features;
-pub use folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir, died_with_shim};
+pub use folder::{ATTACHED, EventCounts, Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::{compile_filter, configure};

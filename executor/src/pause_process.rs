@@ -11,8 +11,9 @@
 //!
 //! The pause process is a copy of the shim that never executes anything, and a member may share its
 //! pid namespace: so it has no fds, no rights and an empty root of its own, and a process without
-//! CAP_SYS_PTRACE cannot look into it. It dies with the shim, and is reaped as every child is. Must
-//! not: outlive the shim, wake up for nothing.
+//! CAP_SYS_PTRACE cannot look into it. It dies with the shim, unless it is told that a record names it: then
+//! another shim takes it over, or whoever undoes the sandbox ends it. Must not: outlive the shim unrecorded, wake up for
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -233,8 +234,11 @@ fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report:
     wait()
 }
 
+/// Tells the process that a record names it.
+pub const RECORDED: c_int = libc::SIGUSR1;
+
 /// The signals that wake the process.
-const HEARD: [c_int; 3] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT];
+const HEARD: [c_int; 4] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, RECORDED];
 
 /// Reaps orphans of its pid namespace, until a signal ends it. The first process of a namespace
 /// takes no such signal from inside: a sender inside has a pid, any other sender has none here.
@@ -243,6 +247,7 @@ fn wait() -> ! {
     loop {
         match sys::wait_for_signal(&HEARD) {
             Ok((libc::SIGTERM | libc::SIGINT, sender)) if sender == 0 || !first => sys::exit_now(0),
+            Ok((RECORDED, 0)) => drop(rustix::process::set_parent_process_death_signal(None)),
             Ok(_) => while let Ok(Some(_)) = sys::reap() {},
             Err(_) => {}
         }

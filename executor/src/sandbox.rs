@@ -13,8 +13,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
@@ -22,15 +24,18 @@ use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
 use bowline_spec::place::SandboxPlace;
 use bowline_spec::{Overhead, Sandbox, Update};
+use bowline_sys as sys;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{Folder, Lock, StateDir};
 use crate::network::{self, Connected};
 use crate::rootfs::layers;
+use crate::sandbox_namespaces::Inodes;
 use crate::spared_memory;
 use crate::systemd::Systemd;
 use crate::undo::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
+use crate::watch::is_marked;
 
 /// The parent of the cgroups of sandboxes, unless their descriptions name another place.
 const PREFIX: &str = "bowline";
@@ -72,15 +77,37 @@ pub struct SandboxRecord {
     /// The process that holds a shared pid namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_pid: Option<i32>,
+    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_started: Option<u64>,
     /// The interfaces, as plugins have made them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Connected>,
+    /// What another shim goes on from, should this one die; absent while the sandbox is being made or taken down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole: Option<Whole>,
     /// The limits that this host does not enforce, with the reason, where that was allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unenforced: Vec<String>,
     /// Whether the shim has taken the sandbox down: nothing is left to undo.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_down: bool,
+}
+
+/// What tells that a sandbox is whole, and which namespaces are its.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Whole {
+    /// The id of the kernel's boot: inodes are counted anew with each boot.
+    boot: String,
+    /// The inode of each namespace that the members share, by its name below `/proc/PID/ns`.
+    pub(crate) namespaces: Inodes,
+}
+
+impl Whole {
+    /// A sandbox that shares these namespaces.
+    pub(crate) fn with(namespaces: Inodes) -> Option<Whole> {
+        Some(Whole { boot: cgroup::boot()?, namespaces })
+    }
 }
 
 impl SandboxRecord {
@@ -112,10 +139,31 @@ impl SandboxRecord {
             overhead_unit,
             namespaces: BTreeMap::new(),
             pause_pid: None,
+            pause_started: None,
             interfaces: Vec::new(),
+            whole: None,
             unenforced: Vec::new(),
             taken_down: false,
         })
+    }
+
+    /// Whether a shim can take the sandbox over.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn adoptable(&self) -> std::result::Result<(), &'static str> {
+        match &self.whole {
+            _ if self.taken_down => Err("it was taken down"),
+            None => Err("it was being made or taken down, or its record is of an older bowline"),
+            Some(whole) if Some(&whole.boot) != cgroup::boot().as_ref() => Err("it is of an earlier boot of this host"),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The process that holds the shared pid namespace, if it lives.
+    pub(crate) fn pause(&self) -> Option<(i32, OwnedFd)> {
+        let (pid, started) = self.pause_pid.zip(self.pause_started)?;
+        sys::open_process(pid, started).map(|pidfd| (pid, pidfd))
     }
 
     /// The cgroups of the record that are where bowline makes them for `id`, the sandbox's own and
@@ -146,7 +194,7 @@ impl SandboxRecord {
     }
 
     /// Why the cgroup that is at the place of the record, if any, is not taken for the sandbox's.
-    fn is_anothers(&self, layout: &Layout) -> Option<&'static str> {
+    pub(crate) fn is_anothers(&self, layout: &Layout) -> Option<&'static str> {
         let identity = self.identity.as_ref()?;
         let cgroup = layout.open(&self.cgroup).ok().flatten()?;
         match () {
@@ -436,6 +484,11 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     let networks = network::del(folder.path(), timeout);
     keep(networks.map_err(|error| folder.hinted(error, "sandbox rm")));
     keep(layers::unmount_blocking(&folder.shm()));
+    let pause = match &record {
+        Some(record) => record.pause().into_iter().collect(),
+        None => places.overheads.iter().flat_map(|path| marked(&layout, path, id)).collect::<Vec<_>>(),
+    };
+    pause.iter().for_each(|pause| keep(end(pause)));
     let mut moved = Vec::new();
     for path in &places.overheads {
         keep(let_go(&layout, path).map(|more| moved.extend(more)));
@@ -453,6 +506,26 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         spared_memory::settle(&layout, systemd, path);
     }
     first.map_or(Ok(Undone { moved, alone }), Err)
+}
+
+/// How long a process that was killed may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Kills the pause process, and waits until it has ended.
+fn end((pid, pidfd): &(i32, OwnedFd)) -> Result<()> {
+    // ESRCH: it has just ended.
+    let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+    if cgroup::has_ended(pidfd, ENDS_WITHIN) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Internal, format!("process {pid}, which holds a pid namespace, does not end")))
+}
+
+/// The processes in the overhead cgroup that the sandbox's shim has started.
+fn marked(layout: &Layout, overhead: &str, id: &TaskId) -> Vec<(i32, OwnedFd)> {
+    let Ok(Some(cgroup)) = layout.open(overhead) else { return Vec::new() };
+    let pids = layout.processes(&cgroup).into_iter().filter(|pid| is_marked(*pid, id.as_str()));
+    pids.filter_map(|pid| Some((pid, layout.member(&cgroup, pid)?))).collect()
 }
 
 /// Gives up what plugins should undo for the sandbox, if the record of that is damaged; returns a sentence about it.

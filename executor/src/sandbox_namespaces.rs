@@ -22,6 +22,7 @@ use bowline_spec::NetworkMode;
 use bowline_sys as sys;
 use libc::c_int;
 use oci_spec::runtime::LinuxNamespaceType;
+use rustix::fs::fstat;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -58,6 +59,9 @@ pub struct Shared {
     /// Ports of the host that are taken for the network.
     pub ports: Vec<OwnedFd>,
 }
+
+/// The inode of namespaces, by their names below `/proc/PID/ns`.
+pub type Inodes = BTreeMap<String, u64>;
 
 /// Each kind, in the order in which they are sent.
 const KINDS: [(c_int, &str); 3] =
@@ -104,6 +108,19 @@ pub async fn make(wanted: &Wanted) -> Result<Shared> {
 }
 
 impl Wanted {
+    /// What of this `shared` does not have.
+    pub fn beyond(self, shared: &Shared) -> Wanted {
+        let network = if shared.network.is_some() { NetworkMode::Host } else { self.network };
+        let (ipc, uts) = (self.ipc && shared.ipc.is_none(), self.uts && shared.uts.is_none());
+        let rest = Wanted { network, ipc, uts, hostname: self.hostname.filter(|_| uts), sysctls: BTreeMap::new() };
+        let kinds = rest.kinds();
+        let sysctls = self
+            .sysctls
+            .into_iter()
+            .filter(|(key, _)| unsupported::sysctl(key, &|kind| kinds & flag(kind) != 0).is_ok());
+        Wanted { sysctls: sysctls.collect(), ..rest }
+    }
+
     /// The requested namespaces, as CLONE_NEW* bits.
     fn kinds(&self) -> c_int {
         let all = [self.network != NetworkMode::Host, self.ipc, self.uts];
@@ -134,6 +151,39 @@ impl Shared {
     /// No namespace, but these ports of the host.
     pub fn with_ports(ports: Vec<OwnedFd>) -> Shared {
         Shared { ports, ..Shared::default() }
+    }
+
+    /// What shows whether a namespace is one of these.
+    pub fn inodes(&self) -> Inodes {
+        let inode = |fd: &Option<OwnedFd>| fstat(fd.as_ref()?).ok().map(|stat| stat.st_ino);
+        let all = [&self.network, &self.ipc, &self.uts].into_iter().zip(KINDS);
+        all.filter_map(|(fd, (_, name))| Some((name.to_owned(), inode(fd)?))).collect()
+    }
+
+    /// Those that a shim which died has made, as far as one of `processes` is in them; a network also by the file `pinned`.
+    pub fn found(inodes: &Inodes, processes: &[i32], pinned: &Path) -> Shared {
+        let [network, ipc, uts] = KINDS.map(|(flag, name)| {
+            let wanted = inodes.get(name)?;
+            let of_processes = processes.iter().map(|pid| format!("/proc/{pid}/ns/{name}").into());
+            let mut paths = of_processes.chain((flag == libc::CLONE_NEWNET).then(|| pinned.to_owned()));
+            paths.find_map(|path: PathBuf| {
+                let opened: OwnedFd = File::open(path).ok()?.into();
+                let is_it = sys::owner_of_namespace(opened.as_fd()).is_ok() && fstat(&opened).ok()?.st_ino == *wanted;
+                is_it.then_some(opened)
+            })
+        });
+        Shared { network, ipc, uts, ..Shared::default() }
+    }
+
+    /// These, and of `others` what is missing here.
+    pub fn or(self, others: Shared) -> Shared {
+        Shared {
+            network: self.network.or(others.network),
+            ipc: self.ipc.or(others.ipc),
+            uts: self.uts.or(others.uts),
+            later: others.later,
+            ports: self.ports,
+        }
     }
 
     /// The namespaces for the program that is executed in the shim's place. All interfaces have their settings.

@@ -151,6 +151,7 @@ mod reference_kubelet;
 mod reference_nomad;
 mod remade;
 mod run;
+mod sandbox_adoption;
 mod sandbox_budget_writes;
 mod sandbox_budgets;
 mod sandbox_life;

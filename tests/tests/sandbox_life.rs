@@ -319,12 +319,13 @@ fn a_shim_that_dies_while_members_start_and_end_leaves_what_rm_undoes() {
         let stop = host.spawn(["stop", "--grace=0", ends.id()]);
         let file = starts[0].0.file(moment);
         eventually(file.display(), || file.exists().then_some(()));
-        sandbox.kill_shim();
+        sandbox.crash_shim();
         for (_, start) in starts {
             start.finish();
         }
         stop.finish();
-        sandbox.rm([]);
+        // Whoever started or stopped one may have had a new shim take the sandbox over.
+        sandbox.rm(["-f"]);
     }
     host.assert_nothing_left_without_rm();
 }
@@ -394,12 +395,6 @@ fn a_shim_that_died_is_told_of_and_rm_undoes_everything() {
             let listed = host.bowline(["ps", "--json"]).assert_code(0).json();
             assert!(listed.as_array().is_some_and(|all| all.iter().all(|task| task["status"] == "dead")), "{listed}");
             assert!(host.bowline(["sandbox", "ls"]).out().contains("dead"));
-            for verb in ["stats", "stop"] {
-                one.bowline(verb, []).assert_refused(125, &[one.id(), "shim"]);
-            }
-            sandbox.bowline("stats", []).assert_refused(125, &[sandbox.id(), "shim"]);
-            sandbox.bowline("update", ["--pids=9"]).assert_refused(125, &[sandbox.id(), "shim"]);
-            sandbox.task("true").assert_refused(125, &[sandbox.id(), "shim"]);
             host.bowline(["sandbox", "rm", sandbox.id()].iter().chain(force)).assert_code(0);
             assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when rm returns");
             host.assert_nothing_left_without_rm();

@@ -186,6 +186,31 @@ fn a_published_port_leads_to_a_sandbox() {
 }
 
 #[test]
+fn a_new_shim_goes_on_with_the_network() {
+    let host = Host::new();
+    let Some(bridge) = Bridge::new(&host) else { return };
+    let port = free_port();
+    let a = host.sandbox().toml(&bridge.toml()).flag(format!("--publish={port}:80")).create();
+    let links = links(&a);
+    for members in [0, 1] {
+        let server = (members == 1).then(|| server(&a, "of-a"));
+        let before = address(&a);
+        a.kill_shim();
+        let ran = a.task("busybox ip -o -4 addr show eth0").run();
+        assert!(ran.assert_code(0).out().contains(&before), "{ran}");
+        assert_eq!(address(&a), before);
+        if server.is_some() {
+            assert_eq!(fetched_by_host(&format!("127.0.0.1:{port}")), "of-a");
+        }
+    }
+    let taken = host.sandbox().toml(&bridge.toml()).flag(format!("--publish={port}:80"));
+    taken.assert_refused(125, &[&port.to_string()]);
+    a.rm(["-f"]);
+    bridge.assert_gone(&links);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn nothing_is_left_after_a_crash() {
     for member in [false, true] {
         let host = Host::new();

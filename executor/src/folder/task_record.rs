@@ -117,21 +117,18 @@ impl Record {
         self.workload_pid.or(self.pid)
     }
 
-    /// Whether a shim may have to take the task over: it was launched from a description, and is in no sandbox.
+    /// Whether a shim may have to take the task over: it was launched from a description.
     pub fn outlives_shim(&self) -> bool {
-        self.task.is_some() && self.sandbox.is_none()
+        self.task.is_some()
     }
 
-    /// Whether a shim can take the task over.
+    /// Whether a shim can take the task over; of a member, together with its sandbox.
     ///
     /// # Errors
     /// Why it cannot.
     pub fn adoptable(&self) -> std::result::Result<(), &'static str> {
         if self.task.is_none() {
             return Err("it was made from a bundle, whose manager cleans up");
-        }
-        if self.sandbox.is_some() {
-            return Err("it is a member of a sandbox");
         }
         // Recorded before the program is started.
         if self.pid.is_none() {

@@ -34,6 +34,7 @@ mod version;
 mod testing;
 
 pub use attach::{Connected, Sandbox, add, check, del, give_up_damaged, validate};
+pub use pinned::path as pinned_at;
 pub use plugin::LONGEST;
 #[cfg(feature = "fuzzing")]
 pub(crate) use {kept::Kept, list::ConfigList, plugin::failure_in, plugin::result_of, plugin::versions_in};

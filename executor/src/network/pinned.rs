@@ -14,13 +14,18 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 const FILE: &str = "netns";
 
+/// Where the namespace is while it is pinned.
+pub fn path(folder: &Path) -> PathBuf {
+    folder.join(FILE)
+}
+
 /// Returns the path of `netns` until it is unpinned: one in `folder` if it is a process's, else its own.
 pub fn pin(netns: &Path, folder: &Path) -> Result<PathBuf> {
     if !netns.starts_with("/proc") {
         return Ok(netns.to_owned());
     }
     unpin(folder)?;
-    let path = folder.join(FILE);
+    let path = path(folder);
     let what = || format!("cannot keep network namespace {} as {}", netns.display(), path.display());
     fs::write(&path, "").doing(Kind::Internal, what)?;
     if let Err(errno) = mount_bind(netns, &path) {
@@ -33,7 +38,7 @@ pub fn pin(netns: &Path, folder: &Path) -> Result<PathBuf> {
 
 /// Unpins the namespace. Does nothing if none is pinned.
 pub fn unpin(folder: &Path) -> Result<()> {
-    let path = folder.join(FILE);
+    let path = path(folder);
     let what = || format!("cannot give up network namespace {}", path.display());
     // Lazily, so that a process that looks at it does not keep it.
     match unmount(&path, UnmountFlags::DETACH) {

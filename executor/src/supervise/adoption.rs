@@ -1,14 +1,17 @@
-//! Takes over a task whose shim died: from its record, its processes and its cgroup.
+//! Takes over a task whose shim died: from its record, its processes and its cgroup. Of a sandbox, all members.
 //!
 //! ```text
 //!   record ─► started, in this boot ─► init, by pid and start time ─┐
 //!                                   └─► cgroup, by its identity ─────┴─► supervised like any other task
+//!
+//!   sandbox's record ─► cgroup ─► namespaces, by their members ─► pause process ─► members ─► joint limits
 //! ```
 //!
 //! The new shim is not the parent of the task's processes. `bowline-init` has kept the output and the end of the
 //! program; without it the output has ended, and the kernel may tell the end. Must not: signal or change anything that
 //! is not known to be the task's.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
@@ -27,6 +30,7 @@ use super::connection;
 use super::handles::TaskHandles;
 use super::launch_plan::LaunchPlan;
 use super::planning::configured;
+use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::bundle_task::Configured;
@@ -34,38 +38,99 @@ use crate::claim::{Claim, End};
 use crate::claimed_uid;
 use crate::clock::Moment;
 use crate::facts::TaskFacts;
-use crate::folder::{Folder, Record, Remembered};
+use crate::folder::{EventCounts, Folder, Record, Remembered};
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
 use crate::launch::Live;
+use crate::lifecycle::sandbox::Trigger;
 use crate::lifecycle::task::Life;
 use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
-use crate::network::ports;
 use crate::sandbox_namespaces::Shared;
 use crate::secrets::Secrets;
 use crate::waits;
+use crate::watch::ProcessIdentity;
 
 impl Supervisor {
-    /// Takes over the task of the shim's folder, whose lock the shim holds, after this many events. A task that has ended
-    /// meanwhile gets its report.
+    /// Takes over the task or the sandbox of the shim's folder, whose lock the shim holds. A task that has ended meanwhile
+    /// gets its report.
     ///
     /// # Errors
-    /// `WrongState` for a task that cannot be taken over; `BadSpec` where its description does not fit the host any more.
-    /// The task runs on untouched.
-    pub async fn adopt(self: &Rc<Self>, events: u64) -> Result<()> {
-        let folder = &self.config.folder;
+    /// `WrongState` for what cannot be taken over; `BadSpec` where its description does not fit the host any more. It
+    /// runs on untouched.
+    pub async fn adopt(self: &Rc<Self>, events: &EventCounts) -> Result<()> {
+        let folder = self.config.folder.clone();
+        if folder.is_sandbox() {
+            return Box::pin(self.adopt_sandbox(folder, events)).await;
+        }
+        self.adopt_task(folder, None, events).await?;
+        self.happen(shim::Trigger::Last);
+        Ok(())
+    }
+
+    async fn adopt_sandbox(self: &Rc<Self>, folder: Folder, events: &EventCounts) -> Result<()> {
         let id: TaskId = folder.name().parse().map_err(Error::from)?;
+        let refused = |why: &str| Error::new(Kind::WrongState, format!("sandbox {id} cannot be taken over: {why}"));
+        let mut record = folder.sandbox()?.ok_or_else(|| refused("it has no record"))?;
+        record.adoptable().map_err(refused)?;
+        let cgroup = Sandbox::cgroup_of(&self.layout, &record)?.ok_or_else(|| refused("its cgroup is gone"))?;
+        if let Some(why) = record.is_anothers(&self.layout) {
+            return Err(refused(why));
+        }
+        record.shim_pid = Some(std::process::id().cast_signed());
+        if let Some(path) = &record.overhead {
+            self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone(), Some(&record.cgroup));
+            let helpers = self.layout.open(path)?.map(|overhead| self.layout.processes(&overhead)).unwrap_or_default();
+            self.facts.change(|facts| facts.helpers.extend(helpers.into_iter().filter_map(ProcessIdentity::of)));
+        }
+        self.hold();
+        let sandbox = Rc::new(Sandbox::new(id.clone(), folder, record));
+        sandbox.handles.borrow_mut().cgroup = Some(cgroup);
+        *self.sandbox.borrow_mut() = Some(sandbox.clone());
+        sandbox.happen(Trigger::Made);
+        let members: Vec<Folder> =
+            self.config.state.members(&id)?.iter().map(|id| self.config.state.folder(id)).collect();
+        let inits: Vec<i32> =
+            members.iter().filter_map(|member| member.record().ok()??.live_init()).map(|live| live.pid).collect();
+        sandbox.share_again(&inits).await?;
+        self.hold_pids_again(&sandbox).await?;
+        tracing::warn!(%id, "took over a sandbox whose shim died");
+        for member in members {
+            if matches!(member.exit(), Ok(Some(_))) {
+                continue;
+            }
+            let name = member.name();
+            if let Err(error) = self.adopt_task(member, Some(&sandbox), events).await {
+                tracing::error!(%error, %name, "a member stays without a shim");
+            }
+        }
+        self.budget_members(&sandbox).await?;
+        if let Err(error) = self.overhead.enter_again(&self.layout).await {
+            tracing::error!(%error, "the shim is charged to the root cgroup");
+        }
+        sandbox.is_whole(true)?;
+        self.release();
+        Ok(())
+    }
+
+    async fn adopt_task(
+        self: &Rc<Self>,
+        folder: Folder,
+        sandbox: Option<&Sandbox>,
+        events: &EventCounts,
+    ) -> Result<()> {
+        let id: TaskId = folder.name().parse().map_err(Error::from)?;
+        let lock = sandbox.map(|_| folder.lock_shared()).transpose()?;
         let none = || Error::new(Kind::NotFound, format!("there is no record of task {id}"));
         let mut record = folder.record()?.ok_or_else(none)?;
         let refused = |why: &str| Error::new(Kind::WrongState, format!("task {id} cannot be taken over: {why}"));
         record.adoptable().map_err(refused)?;
-        let (Some(pid), Some(started)) = (record.pid, record.pid_started) else {
+        if record.pid.is_none() {
             return Err(refused("it had no init"));
-        };
-        let init = open_process(pid, started).map(|pidfd| Live { pid, pidfd });
+        }
+        let init = record.live_init();
         let in_launch = record.started_at.is_none();
-        if in_launch && !is_started(folder, &record, init.as_ref()).await? {
+        if in_launch && !is_started(&folder, &record, init.as_ref()).await? {
             return Err(refused("its launch was not complete, and its command was never started"));
         }
         let cgroup = self.cgroup_of(&record)?;
@@ -76,7 +141,8 @@ impl Supervisor {
             self.overhead.be_unit(&self.layout, &folder.name())?;
         }
         record.shim_pid = std::process::id().cast_signed();
-        let mut plan = self.plan_adopted(&id, record).await?;
+        let plan = self.plan_adopted(&id, record, &folder, sandbox).await?;
+        let mut plan = LaunchPlan { lock, ..plan };
         match init.as_ref().filter(|_| plan.record.secret_variables) {
             // The files are there.
             Some(live) if plan.record.init => {
@@ -89,7 +155,7 @@ impl Supervisor {
         }
         plan.folder.write_record(&plan.record)?;
         let task = self.register(id.clone(), plan, init, cgroup)?;
-        task.facts.change(|facts| facts.events = events);
+        task.facts.change(|facts| facts.events = events.get(&id).copied().unwrap_or_default());
         tracing::warn!(%id, "took over a task whose shim died");
         if in_launch {
             self.record_start(&task);
@@ -105,36 +171,41 @@ impl Supervisor {
     pub(super) fn cgroup_of(&self, record: &Record) -> Result<Option<Cgroup>> {
         let found = self.layout.open(&record.cgroup)?;
         let is_its = |cgroup: &Cgroup| record.identity.as_ref().is_some_and(|of| of.is_of(&self.layout, cgroup));
-        match (found.filter(is_its), &record.unit) {
-            (Some(_), Some(unit)) => self.layout.adopt(unit).map(Some),
-            (found, _) => Ok(found),
+        let mut cgroup = match (found.filter(is_its), &record.unit) {
+            (Some(_), Some(unit)) => Some(self.layout.adopt(unit)?),
+            (found, _) => found,
+        };
+        if let (Some(cgroup), Some(sandbox)) = (&mut cgroup, self.sandbox()) {
+            sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
         }
+        Ok(cgroup)
     }
 
     /// The plan that the task was launched by, for its execs and updates.
-    async fn plan_adopted(&self, id: &TaskId, record: Record) -> Result<LaunchPlan> {
+    async fn plan_adopted(
+        &self,
+        id: &TaskId,
+        record: Record,
+        folder: &Folder,
+        sandbox: Option<&Sandbox>,
+    ) -> Result<LaunchPlan> {
         let description = record.description()?;
         let own = record.user.as_ref().filter(|_| description.profile.is_some()).map(User::uid);
         let claimed = own.map(claimed_uid::claim_again).transpose()?;
         let netns = record.pid.filter(|_| description.network.mode() != NetworkMode::Host);
-        let joined = connection::joined(description, netns.map(|pid| format!("/proc/{pid}/ns/net").into()));
+        let netns = netns.map(|pid| format!("/proc/{pid}/ns/net").into());
+        let joined = match sandbox {
+            Some(sandbox) => Cow::Owned(self.joined(sandbox, description, id)?),
+            None => connection::joined(description, netns),
+        };
         let Configured { mut spec, profile, .. } = configured(&joined, id, claimed.as_ref())?;
         if let (Some(process), Some(user)) = (spec.process_mut(), &record.user) {
             process.set_user(user.clone());
         }
-        let reserve = Some(self.config.folder.reserve_exit()?);
-        let ports = ports::take(&description.network.ports).unwrap_or_else(|error| {
-            tracing::warn!(%error, "a port of a task that was taken over may be given to somebody else");
-            Vec::new()
-        });
-        let shared = Shared::with_ports(ports);
+        let reserve = Some(folder.reserve_exit()?);
+        let shared = Shared::with_ports(connection::ports_again(&description.network));
         drop(joined);
-        Ok(LaunchPlan {
-            claimed,
-            reserve,
-            shared,
-            ..self.planned(spec, profile, record, self.config.folder.clone()).await?
-        })
+        Ok(LaunchPlan { claimed, reserve, shared, ..self.planned(spec, profile, record, folder.clone()).await? })
     }
 
     /// Adds the task to those of the shim, as its record and its processes show it.
@@ -175,7 +246,6 @@ impl Supervisor {
     /// Supervises the task from here on.
     fn go_on_with(self: &Rc<Self>, task: &Rc<Task>) {
         self.see_off(task);
-        self.happen(shim::Trigger::Last);
         if !task.is_live() || task.handles.borrow().init.is_none() {
             return;
         }
@@ -196,6 +266,14 @@ impl Supervisor {
             Err(error) => tracing::error!(%error, "a task that was taken over is not watched"),
         }
         self.settle(task.id.clone());
+    }
+}
+
+impl Record {
+    /// The task's init, if it lives.
+    fn live_init(&self) -> Option<Live> {
+        let (pid, started) = self.pid.zip(self.pid_started)?;
+        sys::open_process(pid, started).map(|pidfd| Live { pid, pidfd })
     }
 }
 
@@ -263,13 +341,6 @@ async fn is_started(folder: &Folder, record: &Record, init: Option<&Live>) -> Re
         wait = (wait * 2).min(Duration::from_millis(50));
     }
     Ok(init_program::may_have_run(folder, record))
-}
-
-/// Opens the process with this pid, if it is the one that started then.
-fn open_process(pid: i32, started: u64) -> Option<OwnedFd> {
-    let pidfd = sys::pidfd_open(pid).ok()?;
-    let is_it = proc_stat::started(pid) == Some(started) && sys::pid_of(pidfd.as_fd()) == Some(pid);
-    is_it.then_some(pidfd)
 }
 
 /// The claim on the end of an init that is another process's child.

@@ -17,6 +17,7 @@ use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
+use super::task::Task;
 use crate::{host, sandbox, spared_memory, worker};
 
 type Shares = BTreeMap<TaskId, Share>;
@@ -61,6 +62,18 @@ impl Supervisor {
     ) -> Result<()> {
         let share = Share { notes, ..share(id, task, resources)? };
         self.budget(sandbox, |shares| drop(shares.insert(id.clone(), share))).await
+    }
+
+    /// Adds the members of a sandbox that was taken over to its budget, all at once: the joint limits stay what they are.
+    pub(super) async fn budget_members(&self, sandbox: &Rc<Sandbox>) -> Result<()> {
+        let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().filter(|task| task.is_live()).cloned().collect();
+        let member = |task: Rc<Task>| {
+            let resources = task.spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+            let share = task.facts.look(|facts| share(&task.id, facts.record.description()?, resources))?;
+            Ok((task.id.clone(), share))
+        };
+        let members = tasks.into_iter().map(member).collect::<Result<Shares>>()?;
+        self.budget(sandbox, |shares| *shares = members).await
     }
 
     /// Removes a member that has gone from the budget.

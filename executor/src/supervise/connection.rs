@@ -40,6 +40,14 @@ pub async fn connect(
     Ok((ports, interfaces))
 }
 
+/// Takes the host's ports of `network`, which a shim that died has held. Who else has one by now keeps it.
+pub fn ports_again(network: &Network) -> Vec<OwnedFd> {
+    network::ports::take(&network.ports).unwrap_or_else(|error| {
+        tracing::warn!(%error, "a port of what was taken over may be given to somebody else");
+        Vec::new()
+    })
+}
+
 /// Has plugins undo what they did for `network`; nothing where that is done already.
 ///
 /// # Errors

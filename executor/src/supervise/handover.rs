@@ -289,13 +289,10 @@ impl Supervisor {
     fn take_task(&self, id: &TaskId, handed: HandedTask) -> Result<Task> {
         let HandedTask { facts, spec, filter, folder, owns_folder, init, pumps, tail, execs, exec_group, .. } = handed;
         let (live, claim) = self.process(init)?;
-        let mut cgroup = match facts.cgroups {
+        let cgroup = match facts.cgroups {
             Cgroups::InUse => self.cgroup_of(&facts.record)?,
             Cgroups::Removing | Cgroups::Removed => None,
         };
-        if let (Some(cgroup), Some(sandbox)) = (&mut cgroup, self.sandbox()) {
-            sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
-        }
         let tail = tail.take();
         let log = |handed| match facts.record.description() {
             Ok(task) => log::go_on(task, &LogFiles::of(task, id, &folder), handed),
@@ -434,11 +431,7 @@ impl Sandbox {
 impl HandedSandbox {
     fn take(self, layout: &Layout) -> Result<Sandbox> {
         let record = self.facts.record.clone();
-        let found = layout.open(&record.cgroup)?;
-        let cgroup = match &record.unit {
-            Some(unit) if found.is_some() => Some(layout.adopt(unit)?),
-            _ => found,
-        };
+        let cgroup = Sandbox::cgroup_of(layout, &record)?;
         let sandbox =
             Sandbox { facts: Known::new(self.facts), ..Sandbox::new(self.id, Folder::at(self.folder), record) };
         *sandbox.handles.borrow_mut() =

@@ -297,7 +297,7 @@ impl Supervisor {
         let mut plan = match launch.source.clone() {
             Source::Task(task) => match self.sandbox() {
                 None => self.plan(&id, *task, &launch).await?,
-                Some(sandbox) => self.plan_member(&sandbox, &id, *task, durable).await?,
+                Some(sandbox) => self.plan_member(&sandbox, &id, *task, &launch).await?,
             },
             Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
         };

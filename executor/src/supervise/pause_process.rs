@@ -2,16 +2,20 @@
 //! a pid namespace. There is one at a time; its end is kept until the next begins.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::proc_stat;
 
+use super::adoption::claim_by_pidfd;
 use super::pauses::Paused;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
+use crate::facts::SandboxFacts;
+use crate::launch::Live;
 use crate::pause_process::{self, Pause};
 use crate::stats::{self, Stats};
 use crate::worker;
@@ -56,17 +60,33 @@ impl Supervisor {
             // The cgroup is systemd's, which knows processes by their cgroup alone.
             worker::run("helpers", || self.layout.place(&path, &[pid])).await?;
         }
-        let at = format!("/proc/{pid}/ns/pid");
-        let namespace = File::open(&at).doing(Kind::Internal, || format!("cannot open {at}"))?;
-        sandbox.facts.change(|facts| facts.record.pause_pid = Some(pid));
-        sandbox.handles.borrow_mut().pids = Some(namespace.into());
+        let namespace = pids_of_process(pid)?;
+        sandbox.facts.change(|SandboxFacts { record, .. }| {
+            (record.pause_pid, record.pause_started) = (Some(pid), proc_stat::started(pid));
+        });
+        sandbox.keep_record()?;
+        self.pauses.get()?.outlive_shim();
+        sandbox.handles.borrow_mut().pids = Some(namespace);
+        Ok(())
+    }
+
+    /// Goes on with the pause process that a shim before this one has started, or starts another: with that one all
+    /// processes in its namespace have ended.
+    pub(super) async fn hold_pids_again(&self, sandbox: &Sandbox) -> Result<()> {
+        let Some((pid, pidfd)) = sandbox.facts.look(|facts| facts.record.pause()) else {
+            return self.hold_pids(sandbox).await;
+        };
+        sandbox.handles.borrow_mut().pids = Some(pids_of_process(pid)?);
+        let live = Live { pid, pidfd };
+        let claim = claim_by_pidfd(&live)?;
+        *self.pauses.0.borrow_mut() = Some(Rc::new(Paused { live, claim }));
         Ok(())
     }
 
     /// Ends the pause process, if there is one. The other processes in its namespace have ended.
     pub(super) async fn release_pids(&self, sandbox: &Sandbox) {
         sandbox.handles.borrow_mut().pids.take();
-        sandbox.facts.change(|facts| facts.record.pause_pid = None);
+        sandbox.facts.change(|SandboxFacts { record, .. }| (record.pause_pid, record.pause_started) = (None, None));
         // Without one there is nothing to end.
         let _ = self.pauses.end().await;
     }
@@ -90,4 +110,10 @@ impl Supervisor {
         let cgroup: Cgroup = self.layout.open(path)?.ok_or_else(none)?;
         Ok(stats::read(&self.layout, &cgroup, self.page_sizes()))
     }
+}
+
+/// The pid namespace of a process that lives.
+fn pids_of_process(pid: i32) -> Result<OwnedFd> {
+    let at = format!("/proc/{pid}/ns/pid");
+    File::open(&at).map(OwnedFd::from).doing(Kind::Internal, || format!("cannot open {at}"))
 }

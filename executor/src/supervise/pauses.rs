@@ -11,6 +11,7 @@ use super::children::Children;
 use crate::claim::Claim;
 use crate::facts::PauseFacts;
 use crate::launch::Live;
+use crate::pause_process::RECORDED;
 use crate::request::PauseEnd;
 use crate::worker;
 
@@ -25,6 +26,12 @@ pub(super) struct Paused {
 }
 
 impl Paused {
+    /// Lets the process outlive the shim: the record on disk names it.
+    pub fn outlive_shim(&self) {
+        // An error means that the process has ended.
+        let _ = sys::pidfd_send_signal(self.live.pidfd.as_fd(), RECORDED);
+    }
+
     /// Asks the process to end by itself. SIGCONT wakes it if it was stopped.
     fn end(&self) {
         if !self.claim.is_unreaped() {

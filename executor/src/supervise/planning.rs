@@ -107,7 +107,7 @@ impl Supervisor {
         sandbox: &Rc<Sandbox>,
         id: &TaskId,
         mut task: Description,
-        durable: bool,
+        launch: &Launch,
     ) -> Result<LaunchPlan> {
         let asked = task.cpu.shares;
         let (shares, notes) = sandbox.facts.look(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
@@ -126,8 +126,16 @@ impl Supervisor {
         let unit = unit?;
         let of = Some(sandbox.id().clone());
         let init = self.has_init(&task);
-        let record =
-            Record { task: Some(task), durable, sandbox: of, overhead: None, init, ..self.record(cgroup, unit) };
+        let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
+        let record = Record {
+            task: Some(task),
+            durable: launch.durable,
+            sandbox: of,
+            overhead: None,
+            init,
+            ..self.record(cgroup, unit)
+        };
+        let record = Record { user, foreground, ..record };
         Ok(LaunchPlan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
     }
 

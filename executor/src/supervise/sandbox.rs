@@ -21,9 +21,10 @@ use crate::folder::Folder;
 use crate::known::Known;
 use crate::lifecycle::sandbox::{Life, Trigger};
 use crate::rootfs::layers::{self, Layer};
-use crate::sandbox::SandboxRecord;
+use crate::sandbox::{SandboxRecord, Whole};
+use crate::sandbox_namespaces::Shared;
 use crate::systemd::Systemd;
-use crate::{sandbox_namespaces, spared_memory, worker};
+use crate::{network, sandbox_namespaces, spared_memory, worker};
 
 /// The size limit of the members' `/dev/shm`, the same as everywhere.
 const SHM_SIZE: &str = "size=64m";
@@ -48,6 +49,14 @@ impl Sandbox {
             handles: RefCell::default(),
             launching: RwLock::default(),
             budgeting: Mutex::default(),
+        }
+    }
+
+    /// The cgroup of a record, if it is there.
+    pub(super) fn cgroup_of(layout: &Layout, record: &SandboxRecord) -> Result<Option<Cgroup>> {
+        match (layout.open(&record.cgroup)?, &record.unit) {
+            (Some(_), Some(unit)) => layout.adopt(unit).map(Some),
+            (found, _) => Ok(found),
         }
     }
 
@@ -182,6 +191,21 @@ impl Sandbox {
 
     /// Creates the namespaces that the members share.
     pub(super) async fn share(&self) -> Result<()> {
+        self.share_namespaces(Shared::default()).await?;
+        let shm = Layer {
+            kind: "tmpfs".to_owned(),
+            source: "shm".to_owned(),
+            target: String::new(),
+            options: ["nosuid", "nodev", "noexec", "mode=1777", SHM_SIZE].map(str::to_owned).to_vec(),
+        };
+        let at = self.folder.shm();
+        std::fs::create_dir(&at)
+            .map_err(|e| Error::new(Kind::Internal, format!("cannot create {}: {e}", at.display())))?;
+        layers::mount(&at, &[shm]).await
+    }
+
+    /// Has the namespaces that the members share: those that were `found`, and new ones.
+    async fn share_namespaces(&self, found: Shared) -> Result<()> {
         let mut wanted = self.facts.look(|SandboxFacts { record, .. }| {
             let network = &record.sandbox.network;
             sandbox_namespaces::Wanted {
@@ -193,7 +217,8 @@ impl Sandbox {
             }
         });
         let hostname = wanted.hostname.get_or_insert_with(|| self.id.as_str().chars().take(64).collect()).clone();
-        let shared = sandbox_namespaces::make(&wanted).await?;
+        let made = sandbox_namespaces::make(&wanted.beyond(&found)).await?;
+        let shared = found.or(made);
         self.facts.change(|SandboxFacts { record, .. }| {
             record.sandbox.hostname = Some(hostname);
             let paths = [("network", shared.network()), ("ipc", shared.ipc()), ("uts", shared.uts())];
@@ -201,16 +226,33 @@ impl Sandbox {
             record.namespaces = paths.collect();
         });
         self.handles.borrow_mut().shared = shared;
-        let shm = Layer {
-            kind: "tmpfs".to_owned(),
-            source: "shm".to_owned(),
-            target: String::new(),
-            options: ["nosuid", "nodev", "noexec", "mode=1777", SHM_SIZE].map(str::to_owned).to_vec(),
-        };
-        let at = self.folder.shm();
-        std::fs::create_dir(&at)
-            .map_err(|e| Error::new(Kind::Internal, format!("cannot create {}: {e}", at.display())))?;
-        layers::mount(&at, &[shm]).await
+        Ok(())
+    }
+
+    /// Has the namespaces and the ports of a sandbox whose shim died, by its `processes`. What no process was in, and is
+    /// gone, is made anew.
+    ///
+    /// # Errors
+    /// `WrongState` when a network is gone that plugins have set up.
+    pub(super) async fn share_again(&self, processes: &[i32]) -> Result<()> {
+        let (inodes, network) = self.facts.look(|SandboxFacts { record, .. }| {
+            let inodes = record.whole.as_ref().map(|whole| whole.namespaces.clone()).unwrap_or_default();
+            (inodes, record.sandbox.network.clone())
+        });
+        let found = Shared::found(&inodes, processes, &network::pinned_at(self.folder.path()));
+        if found.network().is_none() && network.mode().has_plugins() {
+            return Err(Error::new(Kind::WrongState, format!("the network of sandbox {} is gone", self.id)));
+        }
+        self.share_namespaces(found).await?;
+        self.handles.borrow_mut().shared.ports = connection::ports_again(&network);
+        Ok(())
+    }
+
+    /// Lets another shim take the sandbox over, should this one die, or no longer.
+    pub(super) fn is_whole(&self, is_it: bool) -> Result<()> {
+        let namespaces = self.handles.borrow().shared.inodes();
+        self.facts.change(|facts| facts.record.whole = if is_it { Whole::with(namespaces) } else { None });
+        self.keep_record()
     }
 
     /// Runs the plugins that create the sandbox's interfaces.

@@ -76,7 +76,7 @@ impl Supervisor {
         }
         record.shim_pid = Some(std::process::id().cast_signed());
         if let Some(path) = &record.overhead {
-            self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone());
+            self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone(), None);
         }
         let sandbox = Rc::new(Sandbox::new(id.clone(), folder, record));
         *self.sandbox.borrow_mut() = Some(sandbox.clone());
@@ -87,7 +87,7 @@ impl Supervisor {
             sandbox.share().await?;
             self.hold_pids(&sandbox).await?;
             sandbox.connect().await?;
-            sandbox.keep_record()
+            sandbox.is_whole(true)
         };
         let made = made.await.and_then(|()| self.may_make(&id));
         match made {
@@ -261,6 +261,9 @@ impl Supervisor {
             task.seen_off().await?;
         }
         sandbox.happen(Trigger::Dismantle);
+        if let Err(error) = sandbox.is_whole(false) {
+            tracing::warn!(%error, "should this shim die now, another may take over what is left of the sandbox");
+        }
         self.release_pids(sandbox).await;
         sandbox.take_down(&self.overhead, &self.config.systemd, &self.layout).await
     }

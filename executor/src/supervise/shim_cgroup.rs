@@ -145,11 +145,11 @@ impl Overhead {
         Ok(())
     }
 
-    /// Puts the shim's own cgroup beside a sandbox's from now on, at `path` or as `unit`.
-    pub fn be_sandboxs(&self, layout: &Layout, path: &str, unit: Option<Unit>) {
+    /// Puts the shim's own cgroup beside a sandbox's from now on, at `path` or as `unit`; the sandbox's may be there.
+    pub fn be_sandboxs(&self, layout: &Layout, path: &str, unit: Option<Unit>, there: Option<&str>) {
         let own = unit.map_or_else(|| Own::Path(path.to_owned()), Own::Unit);
-        // The sandbox's own cgroup is created again, with its limits.
-        if self.own.set(own).is_ok() {
+        // A new sandbox's own cgroup is created again, with its limits.
+        if self.own.set(own).is_ok() && there != Some(&self.sandbox) {
             layout.remove_empty(&self.sandbox);
         }
     }
@@ -199,6 +199,18 @@ impl Overhead {
                 charge(layout, &path).await
             }
         }
+    }
+
+    /// Like [`Self::enter`], where that of a shim that died may still have processes: the sandbox's helpers.
+    pub async fn enter_again(&self, layout: &Layout) -> Result<()> {
+        let path = self.own_path();
+        let there = if self.mode == ShimCgroup::Overhead { layout.open(&path)? } else { None };
+        let Some(cgroup) = there else { return self.enter(layout, || true).await };
+        *self.entered.lock().await = Some(match self.own.get() {
+            Some(Own::Unit(unit)) => Entered::Unit(unit.clone()),
+            Some(Own::Path(_)) | None => Entered::Cgroup(cgroup),
+        });
+        charge(layout, &path).await
     }
 
     /// Removes the cgroup that was prepared ahead, if no launch came whose end would have removed it.

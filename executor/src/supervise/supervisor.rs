@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, Notify};
 use crate::clock::Moment;
 use crate::events::{Event, Journal};
 use crate::facts::{ShimFacts, WantedUpgrade};
-use crate::folder::{Folder, StateDir};
+use crate::folder::{EventCounts, Folder, StateDir};
 use crate::host;
 use crate::inheritance::Limits;
 use crate::known::Known;
@@ -59,9 +59,8 @@ pub struct Config {
     /// Where `bowline-init` is, which by default is above the command of a task with the host view. Without it such a
     /// task has no init, and a description that asks for one is refused.
     pub init: Option<PathBuf>,
-    /// Set when the folder is that of a task whose shim died, which this one takes over: how many events the journal has
-    /// of the task. Whoever starts the shim reads that; no shim has the code for it.
-    pub adopt: Option<u64>,
+    /// Set when the folder is that of a task or a sandbox whose shim died, which this one takes over.
+    pub adopt: Option<EventCounts>,
     /// Whether the process is a shim and nothing besides, whose program may be let go of page by page.
     pub only_a_shim: bool,
 }

@@ -15,6 +15,7 @@ use bowline_spec::Stalled;
 use serde::{Deserialize, Serialize};
 
 pub use kernel_log::{KernelLog, Kill};
+pub(crate) use processes::is_marked;
 pub use processes::{Family, MARKER, ProcessIdentity, Seen, Stray, unexpected};
 
 /// What a policy has found, under the policy's name in the description, with the figures that it judged by.

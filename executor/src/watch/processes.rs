@@ -128,7 +128,8 @@ fn stat(pid: i32) -> Option<Stat> {
     Some(Stat { name: stat.name.to_owned(), zombie: stat.has_ended(), parent, started })
 }
 
-fn is_marked(pid: i32, mark: &str) -> bool {
+/// Whether the process has the value `mark` of [`MARKER`] in its environment.
+pub(crate) fn is_marked(pid: i32, mark: &str) -> bool {
     let wanted = format!("{MARKER}={mark}");
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())

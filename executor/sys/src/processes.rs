@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 use std::sync::OnceLock;
@@ -330,6 +330,13 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<pid_t> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     // -1 once the process was reaped, 0 if it is in another pid namespace.
     info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
+}
+
+/// Opens the process with this pid, if it is the one that started then: see [`ProcStat::started`].
+pub fn open_process(pid: pid_t, started: u64) -> Option<OwnedFd> {
+    let pidfd = pidfd_open(pid).ok()?;
+    let is_it = proc_stat::started(pid) == Some(started) && pid_of(pidfd.as_fd()) == Some(pid);
+    is_it.then_some(pidfd)
 }
 
 /// Moves the calling thread into the namespaces in `flags` (CLONE_NEW*) of the process behind `fd`,

@@ -1,4 +1,4 @@
-//! Starts a new shim for a task whose shim died.
+//! Starts a new shim for a task whose shim died; for a member of a sandbox, that of the sandbox with all members.
 //!
 //! ```text
 //!   dead ─► its lock is ours ─► shim that takes the task over ─► answers
@@ -6,11 +6,15 @@
 //! ```
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result, ShimCgroup};
+use bowline_executor::{
+    Error, EventCounts, Folder, Kind, Lock, Owner, Record, Result, SandboxRecord, ShimCgroup, StateDir,
+};
 use bowline_protocol::wire::proto::bowline::Empty;
+use bowline_spec::id::TaskId;
 use tokio::time::sleep;
 
 use crate::children;
@@ -51,28 +55,66 @@ pub async fn live(folder: &Folder, id: &str, programs: &Programs) -> Result<Shim
     }
 }
 
-/// Has a new shim take over the task in `folder`, whose shim died. Returns whether there may be one now, from
-/// whomever: else the task cannot be taken over.
+/// Has a new shim take over the task or the sandbox in `folder`, whose shim died. Returns whether there may be one now,
+/// from whomever: else it cannot be taken over.
 ///
 /// # Errors
 /// `Internal` when the new shim fails.
 pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<bool> {
-    let record = match folder.record() {
-        Err(error) if error.kind() == Kind::Damaged => return Ok(false),
-        record => record?,
-    };
-    let Some(record) = record.filter(|record| record.adoptable().is_ok()) else { return Ok(false) };
+    let Some(Orphan { folder, shim_cgroup, events }) = undamaged(orphan(folder))?.flatten() else { return Ok(false) };
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
     }
-    let Some(lock) = lock_or_shim(folder, id).await? else { return Ok(true) };
+    let Some(lock) = lock_or_shim(&folder, id).await? else { return Ok(true) };
     if folder.exit()?.is_some() {
         // Somebody else has taken it over, and it has ended.
         return Ok(true);
     }
-    let shim_cgroup = if record.overhead.is_some() { ShimCgroup::Overhead } else { ShimCgroup::Root };
-    let child = spawn_from(&programs.shim()?, folder, lock, &shim_cgroup, Begin::Adopting(folder.events()))?;
-    answers(folder, id, child).await.map(|()| true)
+    let child = spawn_from(&programs.shim()?, &folder, lock, &shim_cgroup, Begin::Adopting(events))?;
+    answers(&folder, child).await.map(|()| true)
+}
+
+/// What a new shim is started for.
+struct Orphan {
+    folder: Folder,
+    shim_cgroup: ShimCgroup,
+    events: EventCounts,
+}
+
+/// The task or the sandbox that is in `folder`, or that has it as a member; `None` where it cannot be taken over.
+fn orphan(folder: &Folder) -> Result<Option<Orphan>> {
+    let record = folder.record()?;
+    if record.as_ref().is_some_and(|record| record.adoptable().is_err()) {
+        return Ok(None);
+    }
+    let (folder, overhead) = match record {
+        Some(Record { sandbox: None, overhead, .. }) => (folder.clone(), overhead),
+        member => {
+            let sandbox = member.and_then(|member| member.sandbox);
+            let folder = sandbox.map_or(folder.clone(), |id| Folder::at(folder.path().with_file_name(id.as_str())));
+            let record = folder.sandbox()?.filter(|record| record.adoptable().is_ok());
+            let Some(SandboxRecord { overhead, .. }) = record else { return Ok(None) };
+            (folder, overhead)
+        }
+    };
+    let shim_cgroup = if overhead.is_some() { ShimCgroup::Overhead } else { ShimCgroup::Root };
+    Ok(Some(Orphan { events: events(&folder)?, folder, shim_cgroup }))
+}
+
+/// How many events there are of the task in `folder`, or of the members of the sandbox there.
+fn events(folder: &Folder) -> Result<EventCounts> {
+    let state = StateDir::new(folder.path().parent().unwrap_or(Path::new("/")));
+    let id: TaskId = folder.name().parse().map_err(Error::from)?;
+    let tasks = if folder.is_sandbox() { state.members(&id)? } else { vec![id] };
+    Ok(tasks.into_iter().map(|id| (id.clone(), state.folder(&id).events())).collect())
+}
+
+/// `None` for what is damaged.
+fn undamaged<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == Kind::Damaged => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Takes the lock of a dead shim; `None` when somebody else's new shim accepts connections.
@@ -96,8 +138,8 @@ async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Lock>> {
     }
 }
 
-/// Waits until the shim that takes the task over answers.
-async fn answers(folder: &Folder, id: &str, mut shim: Child) -> Result<()> {
+/// Waits until the shim that takes over what is in `folder` answers.
+async fn answers(folder: &Folder, mut shim: Child) -> Result<()> {
     let answer = match connect(folder).await {
         Ok(client) => client.version(patient(), &Empty::default()).await.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
@@ -114,6 +156,8 @@ async fn answers(folder: &Folder, id: &str, mut shim: Child) -> Result<()> {
     }
     let log = std::fs::read_to_string(folder.file("shim.log")).unwrap_or_default();
     let said = log.lines().last().unwrap_or(&why);
-    Err(Error::new(Kind::Internal, format!("no new shim can take over task {id}, whose shim died: {said}"))
-        .hint(format!("`bowline rm -f {id}` ends and removes what is left of it")))
+    let (what, rm) = if folder.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
+    let name = folder.name();
+    Err(Error::new(Kind::Internal, format!("no new shim can take over {what} {name}, whose shim died: {said}"))
+        .hint(format!("`bowline {rm} -f {name}` ends and removes what is left of it")))
 }

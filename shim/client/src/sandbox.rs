@@ -3,14 +3,22 @@
 use bowline_executor::{Doing, Error, Folder, Kind, Result, SandboxState, StateDir, Stats};
 use bowline_spec::id::TaskId;
 
+use crate::adopt::find_or_adopt;
 use crate::connection::patient;
-use crate::shim::{Presence, Shim, find};
+use crate::shim::{Presence, Shim};
+use crate::spawn::Programs;
 use bowline_protocol::wire::from_status;
 use bowline_protocol::wire::proto::bowline::{ChargeHelpersRequest, Empty, RemoveSandboxRequest, UpdateRequest};
 
 /// The error for a sandbox that does not exist.
 pub fn unknown(id: &TaskId) -> Error {
     Error::new(Kind::NotFound, format!("there is no sandbox named {id}")).hint("`bowline sandbox ls` lists all")
+}
+
+/// The error for a sandbox whose shim died, and that no other can take over.
+pub fn dead(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("the shim of sandbox {id} died"))
+        .hint(format!("`bowline sandbox rm -f {id}` cleans up after it"))
 }
 
 /// The folder of the sandbox `id`.
@@ -29,20 +37,17 @@ pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
     Err(unknown(id))
 }
 
-/// Connects to the shim of the sandbox `id`.
+/// Connects to the shim of the sandbox `id`; to a new one if that died.
 ///
 /// # Errors
-/// As [`folder`]; `WrongState` when its shim died.
-pub async fn of(state: &StateDir, id: &TaskId) -> Result<Shim> {
-    match find(&folder(state, id)?, id).await {
+/// As [`folder`]; `WrongState` when its shim died and it cannot be taken over.
+pub async fn of(state: &StateDir, id: &TaskId, programs: &Programs) -> Result<Shim> {
+    match find_or_adopt(&folder(state, id)?, id, programs).await {
         Ok(Presence::Live(shim)) => Ok(shim),
         Ok(Presence::Starting) => {
             Err(Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment"))
         }
-        Ok(Presence::Dead | Presence::Exited(_)) => {
-            Err(Error::new(Kind::WrongState, format!("the shim of sandbox {id} died"))
-                .hint(format!("`bowline sandbox rm -f {id}` cleans up after it")))
-        }
+        Ok(Presence::Dead | Presence::Exited(_)) => Err(dead(id)),
         Err(error) if error.kind() == Kind::NotFound => Err(unknown(id)),
         Err(error) => Err(error),
     }

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bowline_executor::pages::FRUGAL;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, hand_down, open_sealed};
+use bowline_executor::{
+    Doing, Error, EventCounts, Folder, Kind, Lock, Result, Sealed, ShimCgroup, hand_down, open_sealed,
+};
 use rustix::fs::OFlags;
 
 /// The environment variables that the shim inherits.
@@ -146,19 +148,22 @@ impl Programs {
 }
 
 /// What a new shim begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begin {
     /// Nothing: it leaves when the child's stdin closes, unless it was asked for something.
     Empty,
-    /// The task in its folder, whose shim died, after so many events: see [`crate::adopt`].
-    Adopting(u64),
+    /// What is in its folder, whose shim died: see [`crate::adopt`].
+    Adopting(EventCounts),
 }
 
 impl Begin {
     fn flags(self) -> Vec<String> {
         match self {
             Begin::Empty => Vec::new(),
-            Begin::Adopting(events) => vec!["--adopt".to_owned(), events.to_string()],
+            Begin::Adopting(events) => {
+                let events: Vec<String> = events.iter().map(|(id, count)| format!("{id}={count}")).collect();
+                vec!["--adopt".to_owned(), events.join(",")]
+            }
         }
     }
 }

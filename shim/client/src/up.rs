@@ -40,8 +40,8 @@ pub struct Up {
 enum By {
     /// The shim is our child process.
     Us(Child),
-    /// The shim is a sandbox's. We hold a lock on the member's folder until the shim takes one.
-    Sandbox(Lock),
+    /// The shim is a sandbox's. We hold a lock on the member's folder until the shim has answered, which has one by then.
+    Sandbox(Option<Lock>),
 }
 
 impl Up {
@@ -57,9 +57,9 @@ impl Up {
         programs: &Programs,
     ) -> Result<Up> {
         let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, programs, || state.create(id)).await };
-        let shim = sandbox::of(state, sandbox).await?;
+        let shim = sandbox::of(state, sandbox, programs).await?;
         let (folder, lock) = state.create_member(id, sandbox)?;
-        let (by, programs) = (By::Sandbox(lock), programs.clone());
+        let (by, programs) = (By::Sandbox(Some(lock)), programs.clone());
         Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs, binary: None })
     }
 
@@ -106,13 +106,14 @@ impl Up {
     /// # Errors
     /// Why there is no task: the caller abandons it.
     pub async fn launch(&mut self, request: LaunchRequest) -> Result<LaunchResponse> {
-        let broken = match self.shim.launch_or_break_off(request).await? {
+        let launched = self.shim.launch_or_break_off(request).await?;
+        if let By::Sandbox(lock) = &mut self.by {
+            drop(lock.take());
+        }
+        let broken = match launched {
             Ok(launched) => return Ok(launched),
             Err(broken) => broken,
         };
-        if let By::Sandbox(_) = self.by {
-            return Err(broken);
-        }
         let id = self.shim.id.clone();
         loop {
             match find_or_adopt(&self.folder, &id, &self.programs).await {
@@ -127,7 +128,12 @@ impl Up {
                 Ok(Presence::Starting) => return Err(broken),
                 // Whoever waits for its end finds the report.
                 Ok(Presence::Exited(_)) => {}
-                Ok(Presence::Dead) => return Err(never_started(&id)),
+                Ok(Presence::Dead) => {
+                    return Err(match self.by {
+                        By::Us(_) => never_started(&id),
+                        By::Sandbox(_) => broken,
+                    });
+                }
                 Err(error) => {
                     let record = self.folder.record()?;
                     let may_have_run = record.is_some_and(|record| may_have_run(&self.folder, &record));

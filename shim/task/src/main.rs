@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::upgrade::{Handover, READ_FACTS, REFUSED, TAKE_OVER, read_facts};
 use bowline_executor::{
-    Config, Doing, Error, Executor, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd,
-    serve, serve_on,
+    Config, Doing, Error, EventCounts, Executor, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but,
+    inherited_fd, serve, serve_on,
 };
 use bowline_log::Said;
 use bowline_protocol::calls::Handed;
@@ -67,7 +67,7 @@ struct Arguments {
     init: Option<PathBuf>,
     listener: RawFd,
     lock: RawFd,
-    adopt: Option<u64>,
+    adopt: Option<EventCounts>,
     /// The file with what the program before this one has handed over.
     facts: Option<RawFd>,
     /// Why the program that was to take over has executed this one again.
@@ -77,7 +77,7 @@ struct Arguments {
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     let usage = |what: &str| {
         let usage =
-            "usage: bowline-shim --folder DIR --bowline FILE [--init FILE] [--shim-cgroup MODE] [--adopt EVENTS]";
+            "usage: bowline-shim --folder DIR --bowline FILE [--init FILE] [--shim-cgroup MODE] [--adopt ID=EVENTS,…]";
         Error::new(Kind::Usage, format!("{usage}: {what}"))
     };
     let (mut folder, mut bowline, mut init) = (None, None, None);
@@ -86,7 +86,6 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
         let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
-        let count = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
         match flag.as_str() {
             "--folder" => folder = Some(PathBuf::from(&value)),
             "--shim-cgroup" => shim_cgroup = value.parse()?,
@@ -94,7 +93,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--init" => init = Some(PathBuf::from(&value)),
             "--listener-fd" => listener = number()?,
             "--lock-fd" => lock = number()?,
-            "--adopt" => adopt = Some(count()?),
+            "--adopt" => adopt = Some(counts(&value).ok_or_else(|| usage(&format!("{flag} needs numbers of events")))?),
             TAKE_OVER => facts = Some(number()?),
             REFUSED => refused = Some(value.clone()),
             _ => return Err(usage(&format!("unknown flag {flag}"))),
@@ -103,6 +102,15 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     let folder = folder.ok_or_else(|| usage("--folder is missing"))?;
     let systemd = Systemd::by(bowline.ok_or_else(|| usage("--bowline is missing"))?);
     Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock, adopt, facts, refused })
+}
+
+/// How many events there are of each task: `ID=EVENTS,…`.
+fn counts(text: &str) -> Option<EventCounts> {
+    let count = |text: &str| {
+        let (id, count) = text.split_once('=')?;
+        Some((id.parse().ok()?, count.parse().ok()?))
+    };
+    text.split(',').filter(|text| !text.is_empty()).map(count).collect()
 }
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
@@ -126,14 +134,15 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
     let Arguments { folder, shim_cgroup, systemd, init, adopt, refused, .. } = &arguments;
     let takes_over = handed.is_some();
-    let (adopt, refused) = (adopt.filter(|_| !takes_over), refused.clone());
+    let (adopt, refused) = (adopt.clone().filter(|_| !takes_over), refused.clone());
+    let adopts = adopt.is_some();
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
     let config = Config { init: init.clone(), adopt, only_a_shim: true, ..config };
     let manager = |executor: Executor| async move {
         if takes_over {
             executor.ready().await;
             executor.end_upgrade(refused);
-        } else if adopt.is_some() {
+        } else if adopts {
             // Whoever connects meanwhile waits in the socket's backlog.
             executor.ready().await;
         } else if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {

@@ -241,12 +241,18 @@ impl<'h> Sandbox<'h> {
         self.cgroup_file("freezer", file).lines().any(|l| l == line)
     }
 
-    /// Kills its shim, as a crash would, and waits until that is gone.
+    /// Kills its shim, as a crash would, and waits until that is gone; somebody may have a new one started at once.
     #[track_caller]
-    pub fn kill_shim(&self) {
+    pub fn crash_shim(&self) {
         let shim = self.shim_pid();
         kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
         eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));
+    }
+
+    /// Like [`Sandbox::crash_shim`], where nobody waits for it.
+    #[track_caller]
+    pub fn kill_shim(&self) {
+        self.crash_shim();
         let socket = self.file("shim.sock");
         eventually("nobody listens any more", || UnixStream::connect(&socket).is_err().then_some(()));
     }

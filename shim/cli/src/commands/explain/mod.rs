@@ -19,6 +19,7 @@ use std::fs;
 use std::time::Duration;
 
 use anstyle::Style;
+use bowline_client::spawn::Programs;
 use bowline_executor::events::{Event, Reader};
 use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_executor::{Doing, Kind, Result, StateDir, Stats, died_with_shim};
@@ -100,7 +101,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
 async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<()> {
     let shim = reach::live(state, id).await?;
     let sandbox = match facts.sandbox.as_ref().and_then(|id| id.parse::<TaskId>().ok()) {
-        Some(id) => bowline_client::sandbox::of(state, &id).await.ok(),
+        Some(id) => bowline_client::sandbox::of(state, &id, &Programs::default()).await.ok(),
         None => None,
     };
     let joint = async || match &sandbox {

@@ -6,6 +6,7 @@
 mod create;
 mod remove;
 
+use bowline_client::spawn::Programs;
 use bowline_executor::{Doing, Kind, Result, SandboxState, StateDir, network};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
@@ -26,13 +27,13 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
         SandboxCommand::Ls { json, quiet } => list(state, json, quiet).await,
         SandboxCommand::Inspect { id } => json::print(&examine(state, &id).await?).map(|()| 0),
         SandboxCommand::Stats { id, json } => {
-            let shim = bowline_client::sandbox::of(state, &id).await?;
+            let shim = bowline_client::sandbox::of(state, &id, &Programs::default()).await?;
             stats::of_sandbox(&id, &shim, json).await
         }
         SandboxCommand::Update { id, limits } => {
             let update = serde_json::to_string(&update::update(*limits)?);
             let update = update.doing(Kind::Internal, || "cannot write the update as JSON")?;
-            bowline_client::sandbox::of(state, &id).await?.update_sandbox(update).await?;
+            bowline_client::sandbox::of(state, &id, &Programs::default()).await?.update_sandbox(update).await?;
             warn(&examine(state, &id).await?);
             Ok(0)
         }
@@ -54,7 +55,7 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
 /// # Errors
 /// `NotFound` if nothing could be charged.
 async fn charge(state: &StateDir, id: &TaskId, pids: &[String]) -> Result<u8> {
-    let shim = bowline_client::sandbox::of(state, id).await?;
+    let shim = bowline_client::sandbox::of(state, id, &Programs::default()).await?;
     let (numbers, others): (Vec<_>, Vec<_>) = pids.iter().partition(|pid| pid.parse::<i32>().is_ok_and(|pid| pid > 0));
     let numbers: Vec<i32> = numbers.iter().filter_map(|pid| pid.parse().ok()).collect();
     let skipped = shim.charge_helpers(numbers).await?;

@@ -191,10 +191,10 @@ pub enum Command {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<TaskRef>,
     },
-    /// Start new shims for tasks whose shims died; print the ids of those tasks
+    /// Start new shims for tasks and sandboxes whose shims died; print their ids
     #[command(after_help = examples::ADOPT)]
     Adopt {
-        /// The tasks
+        /// The tasks, or sandboxes; a member is taken over with its sandbox
         #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
         ids: Vec<TaskRef>,
         /// Each whose shim died and that can be taken over

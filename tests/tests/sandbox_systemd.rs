@@ -182,6 +182,31 @@ fn shim_pause_and_helpers_are_in_a_scope_elsewhere() {
 }
 
 #[test]
+fn slice_and_scopes_stay_where_a_new_shim_takes_the_sandbox_over() {
+    if !has_systemd() {
+        return;
+    }
+    for flag in ["--share-pid", "--pids=60"] {
+        let host = Host::new();
+        let sandbox = limited(&host).flag(flag).create();
+        let mut all = units(&sandbox);
+        let task = sandbox.task("trap 'exit 4' TERM; echo ready; while :; do sleep 0.1; done").start();
+        task.wait_for_line("ready");
+        all.push(scope(&task));
+        let limits = sandbox.limits();
+        sandbox.kill_shim();
+        task.exec("true").assert_code(0);
+        assert_eq!((sandbox.status().as_str(), sandbox.limits()), ("ready", limits));
+        let found = cgroup_of(sandbox.shim_pid());
+        assert!(found.values().any(|path| path.ends_with(&all[1])), "{found:?}");
+        sandbox.task("exit 3").run().assert_code(3);
+        task.stop(["--grace=50s"]).assert_code(4);
+        sandbox.rm([]);
+        assert_gone(&host, &all);
+    }
+}
+
+#[test]
 fn a_kill_at_the_joint_limit_is_reported_and_the_others_live_on() {
     if !has_systemd() {
         return;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, Task, Trace, child_pids, eventually, is_slow, name_of, process_exists};
+use bowline_tests::harness::{Process, Sandbox, Task, Trace, child_pids, eventually, is_slow, name_of, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -24,6 +24,8 @@ fn output() -> String {
 struct Marked<'h> {
     task: Task<'h>,
     mark: PathBuf,
+    /// Of which it is a member, if any.
+    sandbox: Option<Sandbox<'h>>,
 }
 
 impl<'h> Marked<'h> {
@@ -31,7 +33,7 @@ impl<'h> Marked<'h> {
         let task = host.adopt(host.new_id());
         let mark = host.work().join(format!("mark-{}", task.id()));
         fs::create_dir(&mark).expect("the work folder is writable");
-        Marked { task, mark }
+        Marked { task, mark, sandbox: None }
     }
 
     /// The description of the task.
@@ -59,9 +61,15 @@ impl<'h> Marked<'h> {
 
     /// Starts it in the background.
     fn start(host: &'h Host) -> Marked<'h> {
-        let marked = Marked::new(host);
+        Marked::start_in(host, None)
+    }
+
+    fn start_in(host: &'h Host, sandbox: Option<Sandbox<'h>>) -> Marked<'h> {
+        let marked = Marked { sandbox, ..Marked::new(host) };
         let file = marked.described(host);
-        host.bowline(["start", "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")]).assert_code(0);
+        let of = marked.sandbox.as_ref().map(|sandbox| format!("--sandbox={}", sandbox.id()));
+        let args = ["start", "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")];
+        host.bowline(args.into_iter().chain(of.as_deref())).assert_code(0);
         eventually("it has begun", || marked.has_begun().then_some(()));
         marked
     }
@@ -77,6 +85,11 @@ impl<'h> Marked<'h> {
         let report = self.task.bowline("wait", ["--json"]);
         let (code, said) = (report.assert_code(0).json()["exit_code"].clone(), self.task.said("stdout"));
         self.task.bowline("rm", []).assert_code(0);
+        if let Some(sandbox) = &self.sandbox {
+            assert_eq!(sandbox.status(), "ready");
+            sandbox.task("exit 3").run().assert_code(3);
+            sandbox.rm([]);
+        }
         (code != 7 || said != output()).then(|| format!("exit {code}, {} bytes", said.len()))
     }
 }
@@ -226,11 +239,16 @@ fn a_shim_that_is_refused_what_an_upgrade_asks_for() {
 
 /// A task whose shim died is taken over by `bowline adopt`, where any process meets the fault; then once more without.
 #[track_caller]
-fn adoption_meets(host: &Host, fault: &str, calls: impl Iterator<Item = Call>) {
+fn adoption_meets<'h>(
+    host: &'h Host,
+    fault: &str,
+    calls: impl Iterator<Item = Call>,
+    start: impl Fn(&'h Host) -> Marked<'h>,
+) {
     let mut tally = Tally::default();
     for (name, number, _) in calls {
         let inject = format!("inject={name}:{fault}:when={number}");
-        let marked = Marked::start(host);
+        let marked = start(host);
         marked.task.kill_shim(marked.task.shim_pid());
         let ran = adopt_traced(host, &marked, &["-e", &inject]).0;
         tally.tried += 1;
@@ -274,9 +292,9 @@ fn has_exited_well(log: &Path, pid: i32) -> bool {
     })
 }
 
-/// What the new shim asks of the kernel while it takes a task over.
-fn calls_of_an_adoption(host: &Host) -> Vec<Call> {
-    let marked = Marked::start(host);
+/// What the new shim asks of the kernel while it takes over the task that `start` starts.
+fn calls_of_an_adoption<'h>(host: &'h Host, start: impl Fn(&'h Host) -> Marked<'h>) -> Vec<Call> {
+    let marked = start(host);
     marked.task.kill_shim(marked.task.shim_pid());
     let (adopted, log) = adopt_traced(host, &marked, &[]);
     assert!(adopted, "{}", fs::read_to_string(&log).unwrap_or_default());
@@ -288,17 +306,29 @@ fn calls_of_an_adoption(host: &Host) -> Vec<Call> {
     calls
 }
 
-#[test]
-fn a_new_shim_that_is_killed_or_refused_while_it_takes_a_task_over() {
-    let host = Host::new();
-    let calls = calls_of_an_adoption(&host);
+/// Each fault, at some of the calls of a new shim that takes over what `start` starts.
+#[track_caller]
+fn any_adoption_meets_faults<'h>(host: &'h Host, start: impl Fn(&'h Host) -> Marked<'h> + Copy) {
+    let calls = calls_of_an_adoption(host, start);
     // Each of the shims that the command starts is killed.
     let rare = if is_slow() { 8 } else { 4 };
-    adoption_meets(&host, "signal=KILL", calls.iter().cloned().step_by(stride() * rare));
+    adoption_meets(host, "signal=KILL", calls.iter().cloned().step_by(stride() * rare), start);
     let makes_one = ["open", "openat", "openat2", "pipe2", "pidfd_open", "epoll_create1"];
     let makes_one = calls.iter().filter(|(name, ..)| makes_one.contains(&name.as_str())).cloned();
-    adoption_meets(&host, "error=EMFILE", makes_one.step_by(stride()));
+    adoption_meets(host, "error=EMFILE", makes_one.step_by(stride()), start);
     let takes_room = ["write", "pwrite64", "ftruncate", "fallocate", "rename", "renameat", "mkdir"];
     let takes_room = calls.iter().filter(|(name, ..)| takes_room.contains(&name.as_str())).cloned();
-    adoption_meets(&host, "error=ENOSPC", takes_room);
+    adoption_meets(host, "error=ENOSPC", takes_room, start);
+}
+
+#[test]
+fn a_new_shim_that_is_killed_or_refused_while_it_takes_a_task_over() {
+    any_adoption_meets_faults(&Host::new(), Marked::start);
+}
+
+#[test]
+fn a_new_shim_that_is_killed_or_refused_while_it_takes_a_sandbox_over() {
+    any_adoption_meets_faults(&Host::new(), |host| {
+        Marked::start_in(host, Some(host.sandbox().flag("--share-pid").flag("--pids=50").create()))
+    });
 }

@@ -100,14 +100,14 @@ impl Supervisor {
                 continue;
             }
             let name = member.name();
-            if let Err(error) = self.adopt_task(member, Some(&sandbox), events).await {
-                tracing::error!(%error, %name, "a member stays without a shim");
+            match self.adopt_task(member, Some(&sandbox), events).await {
+                Ok(()) => {}
+                Err(error) if is_final(&error) => tracing::error!(%error, %name, "a member stays without a shim"),
+                Err(error) => return Err(error),
             }
         }
         self.budget_members(&sandbox).await?;
-        if let Err(error) = self.overhead.enter_again(&self.layout).await {
-            tracing::error!(%error, "the shim is charged to the root cgroup");
-        }
+        self.overhead.enter_again(&self.layout).await?;
         sandbox.is_whole(true)?;
         self.release();
         Ok(())
@@ -314,6 +314,11 @@ impl TaskFacts {
         (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
         (self.oom_kills, self.limit_met) = (oom_kills, limit_met);
     }
+}
+
+/// Whether another shim could not take the task over either.
+fn is_final(error: &Error) -> bool {
+    matches!(error.kind(), Kind::WrongState | Kind::BadSpec | Kind::Damaged | Kind::NotFound)
 }
 
 /// How long an init may take from the order to start until it executes a program: hooks of an image may run meanwhile.

@@ -201,16 +201,28 @@ impl Overhead {
         }
     }
 
-    /// Like [`Self::enter`], where that of a shim that died may still have processes: the sandbox's helpers.
+    /// Like [`Self::enter`], where that of a shim that died may still have processes: the sandbox's helpers. Failing to
+    /// charge the shim is only logged.
+    ///
+    /// # Errors
+    /// Those of looking whether it is there: nobody would remove it.
     pub async fn enter_again(&self, layout: &Layout) -> Result<()> {
         let path = self.own_path();
         let there = if self.mode == ShimCgroup::Overhead { layout.open(&path)? } else { None };
-        let Some(cgroup) = there else { return self.enter(layout, || true).await };
-        *self.entered.lock().await = Some(match self.own.get() {
-            Some(Own::Unit(unit)) => Entered::Unit(unit.clone()),
-            Some(Own::Path(_)) | None => Entered::Cgroup(cgroup),
-        });
-        charge(layout, &path).await
+        let charged = match there {
+            None => self.enter(layout, || true).await,
+            Some(cgroup) => {
+                *self.entered.lock().await = Some(match self.own.get() {
+                    Some(Own::Unit(unit)) => Entered::Unit(unit.clone()),
+                    Some(Own::Path(_)) | None => Entered::Cgroup(cgroup),
+                });
+                charge(layout, &path).await
+            }
+        };
+        if let Err(error) = charged {
+            tracing::error!(%error, "the shim is charged to the root cgroup");
+        }
+        Ok(())
     }
 
     /// Removes the cgroup that was prepared ahead, if no launch came whose end would have removed it.

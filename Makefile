@@ -104,10 +104,13 @@ all-here:
 	$(ONE_BY_ONE) soak FOR=3m
 	$(ONE_BY_ONE) fuzz FOR=20
 all-in-vm:
-	@# An emulated machine takes minutes for a case of the bench, and for the matrix of faults, which all-here has in full.
-	$(ONE_BY_ONE) test-vm VM_TESTS="all -bench -faults -faults_outliving -soak -upgrade_load" VM_ABSENT="cgroup.kill clone_into_cgroup" \
+	$(ONE_BY_ONE) test-vm VM_TESTS="$(VM_CASES) $(VM_MORE)" VM_ABSENT="cgroup.kill clone_into_cgroup" \
 		VM_ABSENT_TESTS="exec fallbacks stop" MINUTES=80
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
+# Whatever starts, joins, ends or outlives something. An emulated machine takes minutes for a case of the bench or of the
+# matrix of faults, which all-here has in full.
+VM_MORE = adoption.* bridge containerd_.* cri_.* exec.* gc hostile_.* init many nomad_exec nomad_recover nomad_task \
+	sandbox_.* shim_death stop upgrade
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
 RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task
@@ -219,7 +222,7 @@ endef
 .PHONY: test-vm
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU; of the rest, some cases that
 # look at a cgroup. What an emulated machine needs longest for, and others here ask about too, is left out: see all-in-vm.
-VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint \
+VM_CASES = apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint \
 	containerd_oom containerd_options cost delegation devices docker exec_delegated \
 	hostile_frozen hostile_kernel host_limits journald limits metrics_unit nomad_resources \
 	sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup slice stats units update watch \
@@ -252,7 +255,8 @@ VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syst
 	shim_death::rm_kills_what_still_lives_and_removes_everything \
 	stop::daemons_do_not_outlive_an_init_that_exits_by_itself stop::everything_of_the_task_dies_with_its_init \
 	stop::pause_freezes_every_process_and_resume_thaws_them stop::rm_of_a_paused_task_with_force_ends_it \
-	upgrade::checks_limits_and_a_stop_go_on $(addprefix -,$(VM_SLOW))
+	upgrade::checks_limits_and_a_stop_go_on
+VM_TESTS ?= $(VM_CASES) $(addprefix -,$(VM_SLOW))
 VM_SLOW = cost::cost_of_an_idle_shim_in_memory_and_descriptors cost::cost_of_statistics_and_a_stop_in_system_calls \
 	cost::cost_of_the_binaries_in_bytes cost::cost_of_what_has_left_in_pages_is_none \
 	docker::docker_exec_passes_output_and_exit_codes_through docker::docker_run_at_a_terminal \

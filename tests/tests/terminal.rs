@@ -77,6 +77,7 @@ fn control_c_interrupts_what_runs_inside_and_not_us() {
     let host = Host::new();
     let (task, terminal) = host.task_of(["sh"]).flag("-it").run_in_terminal();
     terminal.wait_until_raw();
+    terminal.wait_for("# ");
     terminal.type_keys("sleep 1000\r");
     // Before it executes, the shell has made it the terminal's foreground.
     let sleeps = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n");
@@ -85,7 +86,7 @@ fn control_c_interrupts_what_runs_inside_and_not_us() {
     // The shell throws away what it has read as it hears of the interrupt. Where its child was just about to sleep, its
     // prompt comes without a new line.
     let prompt_after = |seen: &str| seen.split_once("^C").is_some_and(|(_, after)| after.contains("# "));
-    eventually("a prompt after ^C", || prompt_after(&terminal.seen()).then_some(()));
+    terminal.wait_until("a prompt after ^C", prompt_after);
     terminal.type_keys("echo still $((40 + 2))\r");
     terminal.wait_for("still 42");
     terminal.type_keys("exit 6\r");

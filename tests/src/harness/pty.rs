@@ -72,7 +72,13 @@ impl Pty {
     /// Waits until it has shown `text`.
     #[track_caller]
     pub fn wait_for(&self, text: &str) {
-        eventually(Awaited { text, on: self }, || self.seen().contains(text).then_some(()));
+        self.wait_until(text, |seen| seen.contains(text));
+    }
+
+    /// Waits until what it has shown is as `what` says.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, test: impl Fn(&str) -> bool) {
+        eventually(Awaited { text: what, on: self }, || test(&self.seen()).then_some(()));
     }
 
     /// Waits until keys are passed on raw.

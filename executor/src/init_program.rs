@@ -180,8 +180,8 @@ pub fn reopen(pid: i32, folder: &Folder) -> Result<Kept> {
     let numbers: Option<Vec<RawFd>> = words.map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect();
     match numbers.as_deref() {
         Some([_, _, notify, outputs @ ..]) => Ok(Kept {
-            watch: open_pipe(pid, *notify).map(|notify| InitWatch::new(open_status(folder)?, notify)).transpose()?,
-            outputs: outputs.iter().map(|fd| open_pipe(pid, *fd)).collect(),
+            watch: open_pipe(pid, *notify)?.map(|notify| InitWatch::new(open_status(folder)?, notify)).transpose()?,
+            outputs: outputs.iter().map(|fd| open_pipe(pid, *fd)).collect::<Result<_>>()?,
         }),
         // It has ended, and has no command line any more.
         Some([]) if line.is_empty() => Ok(Kept::default()),
@@ -209,14 +209,19 @@ fn read_of(pid: i32, file: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// Opens another reading end of the pipe that process `pid` has as `fd`; `None` when that is no pipe.
-fn open_pipe(pid: i32, fd: RawFd) -> Option<OwnedFd> {
-    // Not opened before it is known what it is: opening anything else may have an effect, or wait.
-    let path = rustix::fs::open(format!("/proc/{pid}/fd/{fd}"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&path).ok()?.st_mode);
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let open = || rustix::fs::open(format!("/proc/self/fd/{}", path.as_raw_fd()), flags, Mode::empty()).ok();
-    (kind == FileType::Fifo).then(open).flatten()
+/// Opens another reading end of the pipe that process `pid` has as `fd`; `None` when that is no pipe, or has gone.
+fn open_pipe(pid: i32, fd: RawFd) -> Result<Option<OwnedFd>> {
+    let open = || {
+        // Not opened before it is known what it is: opening anything else may have an effect, or wait.
+        let path = rustix::fs::open(format!("/proc/{pid}/fd/{fd}"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&path)?.st_mode) != FileType::Fifo {
+            return Ok(None);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        rustix::fs::open(format!("/proc/self/fd/{}", path.as_raw_fd()), flags, Mode::empty()).map(Some)
+    };
+    let opened = open().map_err(io::Error::from);
+    sys::unless_gone(opened).doing(Kind::Internal, || format!("cannot open pipe {fd} of a task's {NAME}"))
 }
 
 fn open_status(folder: &Folder) -> Result<File> {

@@ -161,9 +161,11 @@ impl SandboxRecord {
     }
 
     /// The process that holds the shared pid namespace, if it lives.
-    pub(crate) fn pause(&self) -> Option<(i32, OwnedFd)> {
-        let (pid, started) = self.pause_pid.zip(self.pause_started)?;
-        sys::open_process(pid, started).map(|pidfd| (pid, pidfd))
+    pub(crate) fn pause(&self) -> Result<Option<(i32, OwnedFd)>> {
+        let Some((pid, started)) = self.pause_pid.zip(self.pause_started) else { return Ok(None) };
+        let pidfd =
+            sys::open_process(pid, started).doing(Kind::Internal, || format!("cannot look for process {pid}"))?;
+        Ok(pidfd.map(|pidfd| (pid, pidfd)))
     }
 
     /// The cgroups of the record that are where bowline makes them for `id`, the sandbox's own and
@@ -485,7 +487,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     keep(networks.map_err(|error| folder.hinted(error, "sandbox rm")));
     keep(layers::unmount_blocking(&folder.shm()));
     let pause = match &record {
-        Some(record) => record.pause().into_iter().collect(),
+        Some(record) => record.pause()?.into_iter().collect(),
         None => places.overheads.iter().flat_map(|path| marked(&layout, path, id)).collect::<Vec<_>>(),
     };
     pause.iter().for_each(|pause| keep(end(pause)));

@@ -161,18 +161,28 @@ impl Shared {
     }
 
     /// Those that a shim which died has made, as far as one of `processes` is in them; a network also by the file `pinned`.
-    pub fn found(inodes: &Inodes, processes: &[i32], pinned: &Path) -> Shared {
-        let [network, ipc, uts] = KINDS.map(|(flag, name)| {
-            let wanted = inodes.get(name)?;
+    ///
+    /// # Errors
+    /// `Internal` where one may be there and cannot be opened.
+    pub fn found(inodes: &Inodes, processes: &[i32], pinned: &Path) -> Result<Shared> {
+        let find = |(flag, name): (c_int, &str)| -> Result<Option<OwnedFd>> {
+            let Some(wanted) = inodes.get(name) else { return Ok(None) };
             let of_processes = processes.iter().map(|pid| format!("/proc/{pid}/ns/{name}").into());
-            let mut paths = of_processes.chain((flag == libc::CLONE_NEWNET).then(|| pinned.to_owned()));
-            paths.find_map(|path: PathBuf| {
-                let opened: OwnedFd = File::open(path).ok()?.into();
-                let is_it = sys::owner_of_namespace(opened.as_fd()).is_ok() && fstat(&opened).ok()?.st_ino == *wanted;
-                is_it.then_some(opened)
-            })
-        });
-        Shared { network, ipc, uts, ..Shared::default() }
+            let pinned = (flag == libc::CLONE_NEWNET).then(|| pinned.to_owned());
+            let what = |path: &Path| format!("cannot open namespace {}", path.display());
+            for path in of_processes.chain(pinned) {
+                let path: PathBuf = path;
+                let opened = sys::unless_gone(File::open(&path).map(Some)).doing(Kind::Internal, || what(&path))?;
+                let Some(opened) = opened.map(OwnedFd::from) else { continue };
+                let inode = fstat(&opened).doing(Kind::Internal, || what(&path))?.st_ino;
+                if sys::owner_of_namespace(opened.as_fd()).is_ok() && inode == *wanted {
+                    return Ok(Some(opened));
+                }
+            }
+            Ok(None)
+        };
+        let [network, ipc, uts] = KINDS.map(find);
+        Ok(Shared { network: network?, ipc: ipc?, uts: uts?, ..Shared::default() })
     }
 
     /// These, and of `others` what is missing here.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, Sandbox, Task, Trace, child_pids, eventually, is_slow, name_of, process_exists};
+use bowline_tests::harness::{Process, Sandbox, Task, Trace, child_pids, eventually, is_slow, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -265,13 +265,12 @@ fn adopt_traced(host: &Host, marked: &Marked<'_>, flags: &[&str]) -> (bool, Path
     // The shim lives on, and with it strace, which is then told to let go of it.
     let flags = [&["-f", "-I1"], flags].concat();
     let (mut strace, log) = traced(host, &flags, &["adopt", marked.task.id()]);
-    // strace tries its own means with another child before.
-    let is_ours = |pid: &i32| name_of(*pid) == "bowline";
-    let command =
-        eventually("it is started, or killed before", || match child_pids(strace.pid()).into_iter().find(is_ours) {
-            None if strace.is_running() => None,
-            found => Some(found),
-        });
+    // It may have ended by now, and the shim lives on.
+    let first = || fs::read_to_string(&log).ok()?.split_once(' ')?.0.parse::<i32>().ok();
+    let command = eventually("strace has seen it, or ended", || match first() {
+        None if strace.is_running() => None,
+        found => Some(found),
+    });
     let Some(command) = command else {
         strace.finish();
         return (false, log);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use rustix::fs;
 use serde::{Deserialize, Serialize};
@@ -41,8 +42,13 @@ impl CgroupIdentity {
 
 /// The id of this boot: random(4).
 pub fn boot() -> Option<String> {
+    // It stays what it is, and later there may be no descriptor to read it by.
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(boot) = BOOT.get() {
+        return Some(boot.clone());
+    }
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(text.trim_end().to_owned())
+    Some(BOOT.get_or_init(|| text.trim_end().to_owned()).clone())
 }
 
 impl Layout {

@@ -90,8 +90,14 @@ impl Supervisor {
         sandbox.happen(Trigger::Made);
         let members: Vec<Folder> =
             self.config.state.members(&id)?.iter().map(|id| self.config.state.folder(id)).collect();
-        let inits: Vec<i32> =
-            members.iter().filter_map(|member| member.record().ok()??.live_init()).map(|live| live.pid).collect();
+        let mut inits = Vec::new();
+        for member in &members {
+            match member.record() {
+                Err(error) if is_final(&error) => {}
+                record => inits.extend(record?.map(|record| record.live_init()).transpose()?.flatten()),
+            }
+        }
+        let inits: Vec<i32> = inits.iter().map(|init| init.pid).collect();
         sandbox.share_again(&inits).await?;
         self.hold_pids_again(&sandbox).await?;
         tracing::warn!(%id, "took over a sandbox whose shim died");
@@ -103,7 +109,7 @@ impl Supervisor {
             match self.adopt_task(member, Some(&sandbox), events).await {
                 Ok(()) => {}
                 Err(error) if is_final(&error) => tracing::error!(%error, %name, "a member stays without a shim"),
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.within(format_args!("member {name}"))),
             }
         }
         self.budget_members(&sandbox).await?;
@@ -128,7 +134,7 @@ impl Supervisor {
         if record.pid.is_none() {
             return Err(refused("it had no init"));
         }
-        let init = record.live_init();
+        let init = record.live_init()?;
         let in_launch = record.started_at.is_none();
         if in_launch && !is_started(&folder, &record, init.as_ref()).await? {
             return Err(refused("its launch was not complete, and its command was never started"));
@@ -271,9 +277,11 @@ impl Supervisor {
 
 impl Record {
     /// The task's init, if it lives.
-    fn live_init(&self) -> Option<Live> {
-        let (pid, started) = self.pid.zip(self.pid_started)?;
-        sys::open_process(pid, started).map(|pidfd| Live { pid, pidfd })
+    fn live_init(&self) -> Result<Option<Live>> {
+        let Some((pid, started)) = self.pid.zip(self.pid_started) else { return Ok(None) };
+        let pidfd =
+            sys::open_process(pid, started).doing(Kind::Internal, || format!("cannot look for process {pid}"))?;
+        Ok(pidfd.map(|pidfd| Live { pid, pidfd }))
     }
 }
 
@@ -316,9 +324,10 @@ impl TaskFacts {
     }
 }
 
-/// Whether another shim could not take the task over either.
+/// Whether another shim could not take the task over either. What a description lacks may be there again: a file of the
+/// image, or a descriptor to open it by.
 fn is_final(error: &Error) -> bool {
-    matches!(error.kind(), Kind::WrongState | Kind::BadSpec | Kind::Damaged | Kind::NotFound)
+    matches!(error.kind(), Kind::WrongState | Kind::Damaged | Kind::NotFound)
 }
 
 /// How long an init may take from the order to start until it executes a program: hooks of an image may run meanwhile.

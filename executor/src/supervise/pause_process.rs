@@ -73,7 +73,7 @@ impl Supervisor {
     /// Goes on with the pause process that a shim before this one has started, or starts another: with that one all
     /// processes in its namespace have ended.
     pub(super) async fn hold_pids_again(&self, sandbox: &Sandbox) -> Result<()> {
-        let Some((pid, pidfd)) = sandbox.facts.look(|facts| facts.record.pause()) else {
+        let Some((pid, pidfd)) = sandbox.facts.look(|facts| facts.record.pause())? else {
             return self.hold_pids(sandbox).await;
         };
         sandbox.handles.borrow_mut().pids = Some(pids_of_process(pid)?);

@@ -239,7 +239,7 @@ impl Sandbox {
             let inodes = record.whole.as_ref().map(|whole| whole.namespaces.clone()).unwrap_or_default();
             (inodes, record.sandbox.network.clone())
         });
-        let found = Shared::found(&inodes, processes, &network::pinned_at(self.folder.path()));
+        let found = Shared::found(&inodes, processes, &network::pinned_at(self.folder.path()))?;
         if found.network().is_none() && network.mode().has_plugins() {
             return Err(Error::new(Kind::WrongState, format!("the network of sandbox {} is gone", self.id)));
         }

@@ -1,7 +1,7 @@
 //! Reads `/proc/PID/stat`: the identity and the state of a process (proc_pid_stat(5)).
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 /// The flag of a process that has executed no program since it was forked.
@@ -26,10 +26,15 @@ pub fn read(pid: i32) -> Option<String> {
 
 /// The text of `stat` in a process's or thread's `folder` of `/proc`.
 pub fn read_in(folder: &Path) -> Option<String> {
+    try_read_in(folder).ok()
+}
+
+/// As [`read_in`], with the error: where no file can be opened, the process may still be there.
+pub(crate) fn try_read_in(folder: &Path) -> io::Result<String> {
     let mut text = [0; LONGEST];
     // Read in one call: the kernel makes all of it at once.
-    let length = File::open(folder.join("stat")).ok()?.read(&mut text).ok()?;
-    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+    let length = File::open(folder.join("stat"))?.read(&mut text)?;
+    Ok(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
 /// When the process that has this pid now started: see [`ProcStat::started`].

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -327,16 +328,38 @@ pub fn pidfd_open(pid: pid_t) -> io::Result<OwnedFd> {
 /// The pid of the process behind `pidfd`; `None` once the process was reaped. As long as the
 /// process cannot end, no other process has this pid.
 pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<pid_t> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-    // -1 once the process was reaped, 0 if it is in another pid namespace.
-    info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
+    try_pid_of(pidfd).ok()?
 }
 
-/// Opens the process with this pid, if it is the one that started then: see [`ProcStat::started`].
-pub fn open_process(pid: pid_t, started: u64) -> Option<OwnedFd> {
-    let pidfd = pidfd_open(pid).ok()?;
-    let is_it = proc_stat::started(pid) == Some(started) && pid_of(pidfd.as_fd()) == Some(pid);
-    is_it.then_some(pidfd)
+fn try_pid_of(pidfd: BorrowedFd<'_>) -> io::Result<Option<pid_t>> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    // -1 once the process was reaped, 0 if it is in another pid namespace.
+    Ok(pid.filter(|pid| *pid > 0))
+}
+
+/// Opens the process with this pid, if it is the one that started then: see [`ProcStat::started`]. `None` where that has
+/// gone.
+///
+/// # Errors
+/// Where it may still be there, as when no descriptor is left.
+pub fn open_process(pid: pid_t, started: u64) -> io::Result<Option<OwnedFd>> {
+    let found = || {
+        let pidfd = pidfd_open(pid)?;
+        let text = proc_stat::try_read_in(Path::new(&format!("/proc/{pid}")))?;
+        let then = ProcStat::parse(&text).and_then(|stat| stat.started());
+        let is_it = then == Some(started) && try_pid_of(pidfd.as_fd())? == Some(pid);
+        Ok(is_it.then_some(pidfd))
+    };
+    unless_gone(found())
+}
+
+/// `None` for what the kernel says of a process that has gone, or that never was.
+pub fn unless_gone<T>(found: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EINVAL)) => Ok(None),
+        found => found,
+    }
 }
 
 /// Moves the calling thread into the namespaces in `flags` (CLONE_NEW*) of the process behind `fd`,

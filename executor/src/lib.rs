@@ -144,7 +144,7 @@ pub use host::{compile_filter, configure};
 pub use idmap::Idmap;
 pub use inheritance::{Limits as InheritedLimits, leave_behind};
 pub use init_program::may_have_run;
-pub use io::{Attachment, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize};
+pub use io::{Attachment, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use manager_events::{Happening, Teller, Told};

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Screen, Task, binary};
+use bowline_tests::harness::{Screen, Task, binary, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -29,13 +29,15 @@ fn with_json_a_watch_gives_a_line_for_each_reading_until_its_tasks_have_ended() 
     let host = Host::new();
     let task = host.task(BUSY).start();
     let watch = host.spawn(["stats", "--watch", "--json", "--interval=100ms", task.id()]);
-    watch.wait_for_out("}\n{");
+    let is_busy =
+        |line: &str| serde_json::from_str(line).is_ok_and(|reading: Value| reading["cpu_percent"].as_f64() > Some(5.0));
+    watch.read_stdout();
+    eventually("a reading says that it is busy", || watch.said().lines().any(is_busy).then_some(()));
     task.end();
     let ran = watch.finish();
     let lines: Vec<Value> =
         ran.assert_code(0).out().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert!(lines.len() >= 2 && lines.iter().all(|reading| reading["id"] == task.id()), "{ran}");
-    assert!(lines.iter().any(|reading| reading["cpu_percent"].as_f64() > Some(5.0)), "{ran}");
     host.assert_nothing_left();
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, Sandbox, Task, Trace, child_pids, eventually, is_slow, process_exists};
+use bowline_tests::harness::{Process, Ran, Sandbox, Task, Trace, child_pids, eventually, is_slow, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -160,6 +160,58 @@ fn a_shim_that_is_killed_at_any_system_call_of_a_launch() {
     }
     assert!(tally.survived > 0 && never > 0, "{} went on, {never} were never started", tally.survived);
     tally.end("run: its shim is killed in the launch", &host);
+}
+
+/// What the kernel did is done, and the shim could not store that: what it read is in no pipe any more, and what it
+/// wrote has come.
+#[test]
+fn a_shim_that_is_killed_as_a_call_returns_that_passes_output_on() {
+    let host = Host::new();
+    let calls = {
+        let (ran, trace) = killed_after(&host, "trace=read,write");
+        ran.assert_code(7);
+        numbered(trace.lines())
+    };
+    let mut tally = Tally::default();
+    for (name, number, _) in calls.into_iter().step_by((stride() / 4).max(1)) {
+        let (ran, trace) = killed_after(&host, &format!("inject={name}:delay_exit=1000s:when={number}"));
+        tally.tried += 1;
+        tally.survived += usize::from(!is_held(&trace));
+        if ran.code != Some(7) || ran.stdout != output().as_bytes() {
+            tally.lost.push(format!("{name} {number}: exit {:?}, {} bytes", ran.code, ran.stdout.len()));
+        }
+    }
+    tally.end("output: a shim is killed as a call returns", &host);
+}
+
+/// A run in the foreground, whose shim is killed once the call that strace holds up has done what it does, if it makes
+/// that call. Returns what the run printed, and what strace saw.
+fn killed_after(host: &Host, held: &str) -> (Ran, String) {
+    let marked = Marked::new(host);
+    let file = marked.described(host);
+    let mut run = host.spawn(["run", "--log=json", "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")]);
+    run.read_stdout();
+    run.read_stderr();
+    eventually("it has begun", || (marked.has_begun() && marked.is_recorded()).then_some(()));
+    let shim = marked.task.shim_pid();
+    let trace = Trace::of(host, shim, ["-e", "trace=read,write", "-e", held]);
+    marked.may_end();
+    eventually("a call is held up, or all is over", || (is_held(&trace.so_far()) || !run.is_running()).then_some(()));
+    if is_held(&trace.so_far()) {
+        kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
+    }
+    // As long as strace holds the call up, nobody can reap who made it.
+    let trace = trace.end();
+    let ran = run.finish();
+    let logged = marked.task.said("stdout");
+    assert!(logged == output(), "{} bytes in the log, {} came: {held}", logged.len(), ran.stdout.len());
+    marked.task.bowline("rm", []).assert_code(0);
+    (ran, trace)
+}
+
+/// Whether strace, which has written this, holds up a call that is over.
+fn is_held(trace: &str) -> bool {
+    trace.contains("(DELAYED)")
 }
 
 /// It makes cgroups before it takes the first connection. The command makes its folders by another call.

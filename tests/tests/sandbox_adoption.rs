@@ -91,8 +91,6 @@ fn a_run_in_the_foreground_goes_on_reading() {
     let program = task.program_pid();
     for line in 1..=2 {
         run.wait_for_out(&format!("line {line}\n"));
-        // Its shim has come back from that write: in the instant in which it returns, a kill may have it passed on twice.
-        task.inspect();
         task.crash_shim();
         eventually("there is a new shim", || (takeovers(&sandbox) == line).then_some(()));
         touch(program, &line.to_string());

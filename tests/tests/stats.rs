@@ -102,7 +102,10 @@ fn each_process_has_its_own_cpu_time_and_memory() {
         let stats = task.stats();
         let all = stats["processes"].as_array().expect("a list");
         let busy = all.iter().any(|p| p["user_usec"].as_u64() > Some(100_000));
-        (all.len() == 5 && busy).then(|| stats.clone())
+        // One spins; what it used between two readings is a rate. On a busy machine it may have no turn in between.
+        let rates = stats["process_cpu_percent"].as_object().expect("by pid");
+        let is_fast = rates.values().any(|rate| rate.as_f64() > Some(20.0));
+        (all.len() == 5 && busy && is_fast).then(|| stats.clone())
     });
     let processes = stats["processes"].as_array().expect("a list");
     let pids: Vec<i64> = processes.iter().filter_map(|p| p["pid"].as_i64()).collect();
@@ -115,11 +118,9 @@ fn each_process_has_its_own_cpu_time_and_memory() {
     let execs: Vec<_> = processes.iter().filter(|p| !p["exec"].is_null()).collect();
     assert_eq!(execs.len(), 1, "{stats}");
     assert_eq!(execs[0]["name"], "sleep");
-    // One spins; what it used between two readings is a rate.
+    // Of the whole task at about the same time.
     let percent = stats["cpu_percent"].as_f64().expect("two readings");
-    assert!(percent > 20.0 && percent < 250.0, "{percent}");
-    let rates = stats["process_cpu_percent"].as_object().expect("by pid");
-    assert!(rates.values().any(|rate| rate.as_f64() > Some(20.0)), "{rates:?}");
+    assert!(percent > 1.0 && percent < 250.0, "{percent}");
     task.end();
     exec.finish();
     host.assert_nothing_left();

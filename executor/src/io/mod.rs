@@ -19,6 +19,7 @@
 //! the reader takes any of it. What a client has not taken then stays in its FIFO. Must not: know a
 //! task's state.
 
+mod counter;
 mod end;
 mod handed;
 mod input;
@@ -42,6 +43,7 @@ use bowline_sys as sys;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 
+pub use counter::Counter;
 use end::is_null;
 pub use end::{End, Owner, Stdio, pipe};
 pub use handed::{Handed, Taken};
@@ -223,6 +225,11 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
             tracing::warn!(%error, stream = name, "output goes nowhere but to the log");
             Outlet::open(&Target::Null)
         })?;
+        if let Target::Foreground(path) = target
+            && let Some(counted) = counter::written(path, || outlet.waiting())
+        {
+            unread.has_counted(counted);
+        }
         go_on_with(&unread, &mut outlet, log.as_ref());
         let route = Route { log, tail, goes_with_process: false, follow: false, kept, unread: Some(unread) };
         pumps.begin(name, from, outlet, route);
@@ -240,7 +247,10 @@ fn go_on_with(unread: &Unread, outlet: &mut Outlet, log: Option<&log::Writer>) {
     if let Some(log) = log {
         log.hold(unread.held());
         if !unread.is_logged() {
-            log.write(unread.chunk());
+            match unread.mark() {
+                Some(mark) => log.go_on(unread.chunk(), mark),
+                None => log.write(unread.chunk()),
+            };
             log.with_held(|held| unread.logged(held));
             unread.lacks(outlet.pending().len());
         }

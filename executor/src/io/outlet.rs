@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
+use rustix::io::ioctl_fionread;
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -176,6 +177,12 @@ impl Outlet {
     /// The bytes that its reader has not taken.
     pub fn pending(&self) -> &[u8] {
         &self.pending
+    }
+
+    /// How many bytes its FIFO holds that nobody has read.
+    pub fn waiting(&self) -> u32 {
+        let Sink::Watched(fifo) = &self.sink else { return 0 };
+        ioctl_fionread(fifo).ok().and_then(|held| u32::try_from(held).ok()).unwrap_or(0)
     }
 
     /// Whether there is no reader left.

@@ -371,9 +371,9 @@ impl Stream {
 
     /// Reads once; false when there is nothing to read now.
     fn read(&mut self, readiness: Readiness) -> bool {
-        let Stream { from, outlets, route, .. } = self;
+        let Stream { from, outlets, route: Route { log, unread, .. }, .. } = self;
         let pending = own(outlets).map_or(&[][..], Outlet::pending);
-        let room = route.unread.as_mut().and_then(|unread| unread.room(pending));
+        let room = unread.as_mut().and_then(|unread| unread.room(pending, log.is_some()));
         match room.map(|room| fill(from, room, readiness, false)) {
             Some(outcome) => self.handle(outcome, |stream, length| stream.pass_on_kept(length)),
             None => self.read_by_stack(readiness),
@@ -414,14 +414,14 @@ impl Stream {
         let Stream { outlets, route: Route { log, tail, unread: Some(unread), .. }, unlogged, .. } = self else {
             return;
         };
-        unread.has_read(length, log.is_some());
+        unread.has_read(length);
         let bytes = unread.chunk();
         // The reader in the foreground first: it is who waits.
         outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
         unread.lacks(own(outlets).map_or(0, |outlet| outlet.pending().len()));
         tail.borrow_mut().extend_from_slice(bytes);
         if let Some(log) = log {
-            *unlogged += log.write(bytes);
+            *unlogged += log.write_marked(bytes, |mark| unread.begins_log(mark));
             log.with_held(|held| unread.logged(held));
             self.keep_what_is_pending();
         }

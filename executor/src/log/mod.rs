@@ -13,6 +13,7 @@
 mod batch;
 mod journal;
 mod line;
+mod mark;
 mod place;
 mod rotated;
 
@@ -27,9 +28,11 @@ use serde::{Deserialize, Serialize};
 use batch::Batch;
 use journal::Journal;
 use line::Format;
+use mark::At;
 use rotated::Rotated;
 
 pub use line::{LogLine, LogStream};
+pub use mark::Mark;
 pub use place::{LogFiles, rotated_file};
 
 /// The most bytes of a line that are kept together.
@@ -81,6 +84,22 @@ impl Sink {
         match self {
             Sink::File(file) => file.append(batch),
             Sink::Journal(journal) => journal.append(stream, batch),
+        }
+    }
+
+    /// Which file it is and how large, as far as it is one.
+    fn end(&mut self) -> Option<At> {
+        match self {
+            Sink::File(file) => file.end(),
+            Sink::Journal(_) => None,
+        }
+    }
+
+    /// The next pieces may be there already, from this place on.
+    fn find_from(&mut self, at: Option<At>) {
+        match self {
+            Sink::File(file) => file.begun = at,
+            Sink::Journal(_) => {}
         }
     }
 
@@ -159,7 +178,27 @@ fn unopened(task: &Task, files: &LogFiles) -> [Option<Writer>; 2] {
 impl Writer {
     /// Keeps `bytes`. Returns how many bytes were dropped.
     pub fn write(&self, bytes: &[u8]) -> u64 {
-        self.log.borrow_mut().write(self.stream, bytes)
+        self.log.borrow_mut().write(self.stream, bytes, Timestamp::now())
+    }
+
+    /// Like [`Writer::write`], for what another shim can go on with by [`Writer::go_on`]: `keep` stores what it needs.
+    pub fn write_marked(&self, bytes: &[u8], keep: impl FnOnce(Mark)) -> u64 {
+        let mut log = self.log.borrow_mut();
+        let time = Timestamp::now();
+        if let Some(at) = log.sink(self.stream).end() {
+            keep(Mark { time, at });
+        }
+        log.write(self.stream, bytes, time)
+    }
+
+    /// Writes what is missing of `bytes` in the log, of which a shim that was killed meanwhile has written some or all
+    /// since `mark`. Returns how many bytes were dropped.
+    pub fn go_on(&self, bytes: &[u8], mark: Mark) -> u64 {
+        let mut log = self.log.borrow_mut();
+        log.sink(self.stream).find_from(Some(mark.at));
+        let dropped = log.write(self.stream, bytes, mark.time);
+        log.sink(self.stream).find_from(None);
+        dropped
     }
 
     /// The stream that is kept.
@@ -191,8 +230,8 @@ impl Writer {
 }
 
 impl Log {
-    fn write(&mut self, stream: LogStream, bytes: &[u8]) -> u64 {
-        let mut batch = Batch::new(self.format, stream, Timestamp::now());
+    fn write(&mut self, stream: LogStream, bytes: &[u8], time: Timestamp) -> u64 {
+        let mut batch = Batch::new(self.format, stream, time);
         let mut held = std::mem::take(&mut self.held[stream as usize]);
         let mut dropped = 0;
         let mut bytes = bytes;

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use super::batch::Batch;
 use super::line::{self, Format};
+use super::mark::At;
 use super::place::rotated_file;
 
 #[derive(Debug)]
@@ -29,12 +30,14 @@ pub struct Rotated {
     file: Option<File>,
     /// How many of the task's bytes are missing and not noted yet.
     pub lost: u64,
+    /// Where pieces may be already: a shim was killed while it wrote them.
+    pub begun: Option<At>,
 }
 
 impl Rotated {
     /// The file at `path`, which the next write opens, and which may have content already.
     pub fn at(path: &Path, limit: u64, keep: u32, format: Format) -> Rotated {
-        Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0 }
+        Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0, begun: None }
     }
 
     pub fn open(&mut self) -> Result<()> {
@@ -44,9 +47,16 @@ impl Rotated {
         })
     }
 
+    /// Which file the next pieces go to, unless it has no room, and its size; `None` if there is none.
+    pub fn end(&mut self) -> Option<At> {
+        let size = self.size().ok()?;
+        let file = self.file.as_ref()?.metadata().ok()?.ino();
+        Some(At { file, size })
+    }
+
     /// Appends the pieces of `batch`. Returns how many of the task's bytes were dropped.
     pub fn append(&mut self, batch: &Batch) -> u64 {
-        let mut first = 0;
+        let mut first = self.begun.take().and_then(|at| self.find(batch, at)).unwrap_or(0);
         // The note goes first: the missing bytes came before this batch.
         while first < batch.pieces() && self.note(Timestamp::now()) {
             let Ok(size) = self.size() else { break };
@@ -74,6 +84,51 @@ impl Rotated {
         let dropped = batch.payload(first);
         self.lost += dropped;
         dropped
+    }
+
+    /// Returns how many pieces of `batch` are there, from `at` on, and completes one of which a part is; `None` where
+    /// something else is there.
+    fn find(&mut self, batch: &Batch, mut at: At) -> Option<usize> {
+        let file = begin(&self.path).ok()?;
+        let meta = file.metadata().ok()?;
+        let mut first = 0;
+        if meta.ino() != at.file {
+            // What had room is in the file before.
+            let is_before = |older: fs::Metadata| older.ino() == at.file;
+            if self.keep > 1 && !rotated_file(&self.path, 1).symlink_metadata().is_ok_and(is_before) {
+                return None;
+            }
+            first = batch.fitting(0, self.limit.saturating_sub(at.size));
+            if first == batch.pieces() {
+                self.begun = Some(At { size: at.size.saturating_add(batch.len() as u64), ..at });
+                return Some(first);
+            }
+            at = At { file: meta.ino(), size: 0 };
+        }
+        let all = batch.bytes(first, batch.pieces() - first);
+        let there = usize::try_from(meta.len().checked_sub(at.size)?).unwrap_or(usize::MAX).min(all.len());
+        let mut found = vec![0; there];
+        file.read_exact_at(&mut found, at.size).ok()?;
+        if found != all[..there] {
+            return None;
+        }
+        let whole = batch.fitting(first, there as u64);
+        let part = there - batch.bytes(first, whole).len();
+        first += whole;
+        self.file = Some(file);
+        if part > 0 {
+            let rest = &batch.bytes(first, 1)[part..];
+            if self.write(rest) < rest.len() {
+                // What is torn is not gone on with.
+                self.file = None;
+                return Some(first);
+            }
+            first += 1;
+        } else if there == all.len() {
+            // The next pieces may be there as well.
+            self.begun = Some(At { size: at.size + there as u64, ..at });
+        }
+        Some(first)
     }
 
     /// After a write of `written` bytes of the pieces from `first` on, behind `size` others:
@@ -270,5 +325,54 @@ mod tests {
         assert_eq!(log.append(&batch(&["x"])), 0);
         assert_eq!(lines(&path), 1);
         assert_eq!(fs::read_to_string(rotated_file(&path, 1)).unwrap(), "{\"time\":");
+    }
+
+    /// A shim is killed at any byte that it writes: the next one goes on with the same bytes.
+    #[test]
+    fn a_write_that_was_cut_off_is_gone_on_with() {
+        let names = ["first", "second", "third", "fourth"];
+        let all = batch(&names);
+        // All in one file, and with a new file after two of them.
+        for limit in [10_000, (batch(&["before"]).len() + all.bytes(0, 2).len()) as u64] {
+            for written in 0..=all.len() {
+                let dir = tempfile::tempdir().unwrap();
+                let path = dir.path().join("log");
+                let new = || Rotated::at(&path, limit, 3, Format::Json);
+                let mut log = new();
+                log.append(&batch(&["before"]));
+                let at = log.end();
+                let pieces = all.fitting(0, written as u64);
+                log.append(&batch(&names[..pieces]));
+                let part = &all.bytes(0, 4)[all.bytes(0, pieces).len()..written];
+                if !part.is_empty() {
+                    if limit < 10_000 && pieces == 2 {
+                        log.rotate().unwrap();
+                    }
+                    begin(&path).unwrap().write_all(part).unwrap();
+                }
+                let mut next = new();
+                next.begun = at;
+                // As many batches as a shim may make of it.
+                next.append(&batch(&names[..1]));
+                next.append(&batch(&names[1..]));
+                next.append(&batch(&["after"]));
+                let files = [rotated_file(&path, 1), path.clone()];
+                let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect();
+                let expected = batch(&["before", "first", "second", "third", "fourth", "after"]);
+                assert_eq!(text.as_bytes(), expected.bytes(0, 6), "{limit}, {written}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_what_a_shim_would_have_written_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = Rotated::at(&path, 10_000, 3, Format::Json);
+        let at = log.end();
+        fs::write(&path, "somebody else's\n").unwrap();
+        log.begun = at;
+        log.append(&batch(&["line"]));
+        assert_eq!(lines(&path), 2);
     }
 }

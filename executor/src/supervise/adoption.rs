@@ -223,14 +223,14 @@ impl Supervisor {
         let tail = io::new_tail(io::TAIL);
         let pumps = pumps(&plan, &id, &init, kept.outputs, &tail)?;
         let claim = claim(&plan, &init)?;
+        // Its init says so once, and had nobody to say it to. It may have been ended since.
+        let end = workload_ended(&plan).map(End::now);
         let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
         let task = Task::with(id.clone(), plan, TaskHandles::new(init, claim, tail, cgroup));
         {
             let mut handles = task.handles.borrow_mut();
             (handles.init_watch, handles.pumps) = (kept.watch.map(Rc::new), Some(Rc::new(pumps)));
         }
-        // Its init says so once, and had nobody to say it to.
-        let end = task.workload_ended().map(End::now);
         task.facts.change(|facts| {
             facts.go_on_from(frozen);
             facts.end = end;
@@ -361,11 +361,15 @@ async fn is_started(folder: &Folder, record: &Record, init: Option<&Live>) -> Re
 fn claim(plan: &LaunchPlan, init: &Option<Live>) -> Result<Claim> {
     let claim = Claim::new(plan.record.pid.unwrap_or_default());
     let Some(live) = init else {
-        let known = plan.record.init.then(|| init_program::workload_ended(&plan.folder)).flatten();
-        claim.reaped(End::now(known.unwrap_or(Ended::Unknown)));
+        claim.reaped(End::now(workload_ended(plan).unwrap_or(Ended::Unknown)));
         return Ok(claim);
     };
     claim_by_pidfd(live)
+}
+
+/// How the task's program has ended, as far as its init has stored it.
+fn workload_ended(plan: &LaunchPlan) -> Option<Ended> {
+    plan.record.init.then(|| init_program::workload_ended(&plan.folder)).flatten()
 }
 
 /// The claim on the end of another process's child.

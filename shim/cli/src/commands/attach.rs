@@ -31,7 +31,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let input = task.takes_input && !args.no_stdin;
     let raw = task.terminal && input && terminal::is_stdin();
     let outputs = Outputs { stdout: true, stderr: !task.terminal };
-    let wish = Wish { input, outputs, raw, keys: args.detach.detach_keys };
+    let wish = Wish { input, outputs, outlives: false, raw, keys: args.detach.detach_keys };
     let mut session = Session::begin(&folder, &wish)?;
     if let Err(error) = shim.attach(session.attachment()).await {
         let _ = session.what_is_there();

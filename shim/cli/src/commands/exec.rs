@@ -73,7 +73,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         terminal::require()?;
     }
     let outputs = Outputs { stdout: !json, stderr: !json && !tty };
-    let wish = Wish { input: args.interactive, outputs, raw: tty, keys: args.detach.detach_keys.clone() };
+    let wish =
+        Wish { input: args.interactive, outputs, outlives: false, raw: tty, keys: args.detach.detach_keys.clone() };
     let mut session = Session::begin(&folder, &wish)?;
     let name = session.name();
     let streams = session.attachment();

@@ -24,6 +24,8 @@ pub struct Wish {
     pub input: bool,
     /// The outputs of the task that come to us.
     pub outputs: Outputs,
+    /// The task may outlive its shim, and its output goes on then.
+    pub outlives: bool,
     /// Our terminal is given to the task: keys are passed on raw.
     pub raw: bool,
     /// The keys that detach from the terminal.
@@ -59,7 +61,7 @@ impl Session {
     pub fn begin(folder: &Folder, wish: &Wish) -> Result<Session> {
         let window: &[i32] = if wish.raw { &[SIGWINCH, SIGCONT] } else { &[] };
         let signals = Signals::watch(&[&ENDING, window].concat())?;
-        let (streams, unread) = Streams::attach(folder, wish.outputs)?;
+        let (streams, unread) = Streams::attach(folder, wish.outputs, wish.outlives)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
         let raw = (wish.raw && wish.input).then(RawMode::enter).transpose()?;

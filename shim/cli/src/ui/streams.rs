@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use bowline_executor::{ATTACHED, Doing, Error, Folder, Kind, Result};
+use bowline_executor::{ATTACHED, Counter, Doing, Error, Folder, Kind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, inotify, mknodat};
 use tempfile::TempDir;
@@ -47,9 +47,10 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Creates the FIFOs in the task's folder and starts copying. The receiver fires when stdout can no longer be
-    /// written, because its reader is gone or space has run out.
-    pub fn attach(folder: &Folder, wanted: Outputs) -> Result<(Streams, oneshot::Receiver<()>)> {
+    /// Creates the FIFOs in the task's folder and starts copying; what is read is `counted` for a shim that takes the
+    /// task over. The receiver fires when stdout can no longer be written, because its reader is gone or space has run
+    /// out.
+    pub fn attach(folder: &Folder, wanted: Outputs, counted: bool) -> Result<(Streams, oneshot::Receiver<()>)> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
         // The pid in the name lets `gc` recognise what a killed process has left.
         let prefix = format!("{ATTACHED}{}-", std::process::id());
@@ -62,14 +63,19 @@ impl Streams {
             let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
             kept_open.push(File::options().write(true).open(&path).doing(Kind::Internal, what)?);
             let no_more = no_more.try_clone().doing(Kind::Internal, what)?;
+            if counted {
+                Counter::make(&path).doing(Kind::Internal, what)?;
+            }
+            let text = path.to_string_lossy().into_owned();
             copies.push(std::thread::spawn(move || {
-                let copied = copy(fifo, &no_more, output);
+                let counter = if counted { Counter::of(&path) } else { None };
+                let copied = copy(fifo, counter.as_ref(), &no_more, output);
                 if let (false, Some(end)) = (matches!(copied, Ok(Reader::There)), end) {
                     let _ = end.send(());
                 }
                 copied.doing(Kind::Internal, || format!("cannot write to {name}")).map(drop)
             }));
-            Ok::<_, Error>(path.to_string_lossy().into_owned())
+            Ok::<_, Error>(text)
         };
         let (end, unread) = oneshot::channel();
         let [mut stdout, mut stderr] = [String::new(), String::new()];
@@ -200,7 +206,7 @@ fn fifo(path: &Path, access: OFlags) -> io::Result<File> {
 
 /// Copies until the FIFO ends or our own reader is gone. A terminal that has hung up does not end the copy: SIGHUP
 /// decides what to do, and until then output is read and dropped.
-fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result<Reader> {
+fn copy(mut fifo: File, counter: Option<&Counter>, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result<Reader> {
     let mut buffer = vec![0u8; CHUNK];
     let mut hung_up = false;
     let mut due = None;
@@ -219,7 +225,12 @@ fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result
         let last = !watched[1].revents().is_empty();
         let mut reader = if hung_up { Reader::There } else { Reader::after(watched[2].revents()) };
         if reader == Reader::There {
-            let length = match fifo.read(&mut buffer) {
+            let mut read = || fifo.read(&mut buffer);
+            let length = match counter {
+                Some(counter) => counter.count(read),
+                None => read(),
+            };
+            let length = match length {
                 Ok(0) => return Ok(Reader::There),
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

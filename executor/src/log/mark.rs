@@ -1,0 +1,59 @@
+//! What a log was like before something was written to it: with the time of that, and the bytes, what was written can be
+//! told again to the byte, and gone on with. Must not: read or write a log.
+
+use jiff::Timestamp;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// When the bytes were read, which JSON lines say.
+    pub time: Timestamp,
+    pub at: At,
+}
+
+/// The end of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// The file's inode number.
+    pub file: u64,
+    pub size: u64,
+}
+
+impl Mark {
+    /// How many numbers it is stored as.
+    pub const WORDS: usize = 7;
+
+    pub fn words(self) -> [u32; Mark::WORDS] {
+        let Mark { time, at: At { file, size } } = self;
+        let [second, file, size] = [time.as_second().cast_unsigned(), file, size].map(halves);
+        [second.0, second.1, time.subsec_nanosecond().cast_unsigned(), file.0, file.1, size.0, size.1]
+    }
+
+    /// `None` where they are none.
+    pub fn of([second, seconds, nanosecond, file, files, size, sizes]: [u32; Mark::WORDS]) -> Option<Mark> {
+        let time = Timestamp::new(whole(second, seconds).cast_signed(), nanosecond.cast_signed()).ok()?;
+        Some(Mark { time, at: At { file: whole(file, files), size: whole(size, sizes) } })
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "both halves are kept")]
+fn halves(number: u64) -> (u32, u32) {
+    (number as u32, (number >> 32) as u32)
+}
+
+fn whole(low: u32, high: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_same_after_it_was_stored() {
+        let time = Timestamp::new(1_764_000_000, 123_456_789).expect("a time");
+        let mark = Mark { time, at: At { file: 1 << 40 | 7, size: 5_000_000_000 } };
+        assert_eq!(Mark::of(mark.words()), Some(mark));
+        assert_eq!(Mark::of([0, u32::MAX >> 1, 0, 0, 0, 0, 0]), None, "no such time");
+    }
+}

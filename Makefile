@@ -169,7 +169,7 @@ EXAMPLES = $(abspath $(TARGET)/examples)
 ## test-fallbacks   the tests that meet what a kernel may lack, as on a kernel that lacks all of it
 .PHONY: test-fallbacks
 test-fallbacks: need-test debug
-	BOWLINE_ABSENT=$(call joined,$(FACILITIES)) $(CARGO_TEST) --lib -- recent:: memory:: inside_root:: rootfs:: identity::
+	BOWLINE_ABSENT=$(call joined,$(FACILITIES)) $(CARGO_TEST) --lib -- recent:: memory:: inside_root:: rootfs:: accounts::
 	$(call test-absent,$(call joined,$(FACILITIES)),$(sort $(foreach facility,$(FACILITIES),$(TESTS_$(facility)))))
 
 # Then each by itself, as between two versions of the kernel.

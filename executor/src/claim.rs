@@ -7,7 +7,7 @@ use bowline_sys::Ended;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::known::Known;
+use crate::watched_value::Known;
 
 /// How a child has ended, and when it was reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,7 +22,6 @@ use crate::checkpoint::Checkpoint;
 use crate::facts::{Facts, WantedUpgrade};
 use crate::figures::Figures;
 use crate::io::{Attachment, WindowSize};
-use crate::known::Known;
 use crate::pause_process::Pause;
 use crate::report::ExitReport;
 use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
@@ -31,6 +30,7 @@ use crate::stats::Stats;
 use crate::supervise::{BegunExec, Config, Handed, Supervisor};
 use crate::upgrade::{self, Manager};
 use crate::waits;
+use crate::watched_value::Known;
 
 /// A handle to the loop. Cheap to clone.
 #[derive(Clone)]

@@ -17,8 +17,8 @@ use oci_spec::runtime::LinuxResources;
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::accounts::{self, Wanted};
 use crate::folder::Folder;
-use crate::identity::{self, Wanted};
 use crate::network::{self, ConfigList, Kept};
 use crate::{bundle, events, rootfs, stats, tolerance, unsupported};
 
@@ -123,7 +123,7 @@ pub fn accounts(data: &[u8]) {
     for user in [NameOrId::Name("web".to_owned()), NameOrId::Id(33)] {
         for group_wanted in [None, Some(&groups[0])] {
             let wanted = Wanted { user: Some(&user), group: group_wanted, groups: &groups };
-            let _ = identity::by_files(passwd, || Ok(group.to_owned()), wanted);
+            let _ = accounts::by_files(passwd, || Ok(group.to_owned()), wanted);
         }
     }
     let _ = (passwd.parse::<NameOrId>(), passwd.parse::<Signal>());

@@ -15,8 +15,8 @@ use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, RESOLV_CONF, Seccomp,
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
 
+use crate::accounts::{self, Wanted};
 use crate::claimed_uid::ClaimedUid;
-use crate::identity::{self, Wanted};
 use crate::lsm;
 use crate::rootfs;
 use crate::seccomp::Profile;
@@ -94,7 +94,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         None => {
             let name = task.user_name();
             let wanted = Wanted { user: Some(&name), group: task.group_name(), groups: &task.groups };
-            identity::resolve(root_fd.as_fd(), wanted)?
+            accounts::resolve(root_fd.as_fd(), wanted)?
         }
     };
     Ok(Host {

@@ -51,6 +51,7 @@
 
 #![warn(missing_docs)]
 
+mod accounts;
 mod bundle;
 mod bundle_task;
 mod checkpoint;
@@ -74,13 +75,11 @@ mod host;
 mod host_lock;
 pub mod host_units;
 pub mod housekeeping;
-mod identity;
 mod idmap;
 mod inheritance;
 mod init_program;
 mod inside_root;
 mod io;
-mod known;
 mod launch;
 mod lifecycle;
 mod log;
@@ -121,6 +120,7 @@ mod unsupported;
 pub mod upgrade;
 pub mod waits;
 pub mod watch;
+mod watched_value;
 mod worker;
 
 use tokio::task::LocalSet;

@@ -30,9 +30,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-use crate::known::Known;
 use crate::seccomp::Listener;
 use crate::waits;
+use crate::watched_value::Known;
 
 /// How long an agent may take to read the message.
 const PATIENCE: Duration = Duration::from_secs(10);

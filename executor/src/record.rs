@@ -10,7 +10,7 @@
 //! version covers what even that does not bridge: it tells a record of a newer form from a damaged
 //! one. Must not: know what a record means.
 
-mod known;
+mod lenient_json;
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ pub fn parse<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T> {
     let damaged = |cause| Error::new(Kind::Damaged, format!("{} is damaged: {cause}", path.display()));
     let value: Value = serde_json::from_slice(text).map_err(damaged)?;
     let version = value.get("version").and_then(Value::as_u64).unwrap_or(VERSION);
-    known::from_value(value).map_err(|cause| match version {
+    lenient_json::from_value(value).map_err(|cause| match version {
         newer if newer > VERSION => {
             let form = format!("its form is {newer}, and this bowline reads {VERSION}");
             Error::new(Kind::Damaged, format!("{} is of a newer bowline: {form}: {cause}", path.display()))
@@ -54,7 +54,7 @@ pub fn parse<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T> {
 /// # Errors
 /// An error when `value` does not fit the type.
 pub fn from_value<T: DeserializeOwned>(value: Value) -> serde_json::Result<T> {
-    known::from_value(value)
+    lenient_json::from_value(value)
 }
 
 /// Parses `text` without these fields, which may be what keeps the rest from being read.
@@ -62,7 +62,7 @@ pub fn parse_without<T: DeserializeOwned>(text: &[u8], fields: &[&str]) -> Optio
     let mut value: Value = serde_json::from_slice(text).ok()?;
     let object = value.as_object_mut()?;
     fields.iter().for_each(|field| drop(object.remove(*field)));
-    known::from_value(value).ok()
+    lenient_json::from_value(value).ok()
 }
 
 /// Parses a part of a line of the journal as far as this version knows it; `None` where that is not enough.
@@ -71,7 +71,7 @@ where
     D: Deserializer<'de>,
     T: DeserializeOwned,
 {
-    Ok(known::from_value(Value::deserialize(from)?).ok())
+    Ok(lenient_json::from_value(Value::deserialize(from)?).ok())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use crate::clock::Moment;
-use crate::known::Known;
+use crate::watched_value::Known;
 
 /// A job that has not finished.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ mod cases {
     pub(crate) mod plugins;
     pub(crate) mod sandbox;
     pub(crate) mod sandbox_namespaces;
-    pub(crate) mod serving;
+    pub(crate) mod worker;
 }
 
 /// A name, and what is to hold.
@@ -40,9 +40,9 @@ pub(crate) fn namespace(path: impl AsRef<Path>) -> (u64, u64) {
 }
 
 fn main() -> ExitCode {
-    let all: Vec<Case> = [&cases::sandbox_namespaces::ALL[..], &cases::serving::ALL, &cases::plugins::ALL].concat();
+    let all: Vec<Case> = [&cases::sandbox_namespaces::ALL[..], &cases::worker::ALL, &cases::plugins::ALL].concat();
     if let Ok(case) = std::env::var(CASE) {
-        let helpers = [cases::plugins::SHIM, cases::plugins::UNFORWARDED, cases::serving::SHIM];
+        let helpers = [cases::plugins::SHIM, cases::plugins::UNFORWARDED, cases::worker::SHIM];
         let (_, run) = all.iter().chain(&helpers).find(|(name, _)| *name == case).expect("a case");
         run();
         return ExitCode::SUCCESS;

@@ -6,7 +6,6 @@
 
 mod bundle;
 mod health;
-mod identity;
 mod isolation;
 mod limits;
 mod log;
@@ -15,6 +14,7 @@ mod network;
 mod process;
 mod profile;
 mod sandbox;
+mod users;
 mod watch;
 
 use std::path::{Component, Path};
@@ -43,7 +43,7 @@ impl Task {
         bundle::check(self)?;
         process::check(self)?;
         health::check(self)?;
-        identity::check(self)?;
+        users::check(self)?;
         mounts::check(self)?;
         isolation::check(self)?;
         network::check_task(self)?;

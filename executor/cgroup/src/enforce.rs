@@ -18,11 +18,11 @@ use crate::cgroup::Cgroup;
 use crate::files::Writer;
 use crate::layout::Layout;
 use crate::limit::{self, Limit};
-use crate::only;
 use crate::systemd::{self, Property, Unit};
 use crate::tree::{read_at, write_at};
 use crate::values::{Amount, Ids};
 use crate::version::Version;
+use crate::version_support;
 use crate::write::Write;
 use crate::{devices, v1, v2};
 
@@ -139,7 +139,7 @@ impl Layout {
     /// The limits of `resources`, in the form in which systemd keeps them if the cgroup is a unit's.
     fn limits_of(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<Vec<Limit>> {
         let mut limits = self.limits(resources)?;
-        only::log(resources, self.version());
+        version_support::log(resources, self.version());
         let unset = resources.memory().is_none_or(|memory| memory.limit().is_none_or(|limit| limit == 0));
         if self.version() == Version::V2 && unset {
             limits.iter_mut().try_for_each(|limit| self.with_memory(cgroup, limit))?;
@@ -149,7 +149,7 @@ impl Layout {
 
     fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
         let limits = limit::of(resources)?;
-        only::check(resources, &limits, self.version())?;
+        version_support::check(resources, &limits, self.version())?;
         Ok(limits)
     }
 

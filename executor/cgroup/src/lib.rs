@@ -22,7 +22,6 @@ mod layout;
 mod limit;
 mod membership;
 mod memory_min;
-mod only;
 mod oom;
 mod path;
 mod pressure;
@@ -34,6 +33,7 @@ mod v1;
 mod v2;
 mod values;
 mod version;
+mod version_support;
 mod write;
 
 pub use cgroup::Cgroup;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use oci_spec::runtime::Process;
 use rustix::fs::{self, Mode, OFlags};
 
-use crate::identity;
+use crate::accounts;
 
 /// The variables of `process`, which will run in the root that the caller is in. Without a HOME, or with an empty one,
 /// it gets the home of its user in that root, else `/`.
@@ -39,5 +39,5 @@ fn last_of_each(variables: &[String]) -> Vec<String> {
 
 fn home(uid: u32) -> Option<String> {
     let root = fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    identity::home(&root, uid)
+    accounts::home(&root, uid)
 }

@@ -14,14 +14,14 @@
 mod capabilities;
 mod command;
 mod confine;
+mod descriptors;
 mod environment;
-mod handed;
 mod scheduling;
 mod terminal;
 
 pub use capabilities::give_up as give_up_capabilities;
 pub use confine::{oom_score_adj, set_ids};
-pub use handed::Handed;
+pub use descriptors::Handed;
 pub use scheduling::first_affinity;
 
 use std::convert::Infallible;

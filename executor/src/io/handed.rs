@@ -10,8 +10,8 @@ use bowline_error::{Doing as _, Kind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, watch};
 
-use super::kept::Keeper;
 use super::logger::{self, Logged};
+use super::spare_end::Keeper;
 use super::stream::{self, Joined, Progress};
 use super::terminal::Terminal;
 use super::{Pumped, Pumps, Tail, input, relay, terminal};

@@ -29,8 +29,8 @@ use super::outlet::Target;
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
 use crate::handover::Fd;
-use crate::known::Known;
 use crate::program::Program;
+use crate::watched_value::Known;
 use crate::{waits, worker};
 
 /// How long the logger may take to end by itself once everything is read, and how long after

@@ -17,8 +17,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 
-use super::kept::{Keeper, KeptEnd};
 use super::outlet::{self, Outlet, Readiness};
+use super::spare_end::{Keeper, KeptEnd};
 use super::tail::Tail;
 use super::unread::{CHUNK, Unread};
 use crate::clock::Moment;

@@ -18,12 +18,12 @@ use bowline_spec::network::Attachment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::bounded::Bounds;
+use super::bounded_run::Bounds;
 use super::bridge::{self, Joining};
-use super::kept::{Attached, Kept, Netns};
 use super::list::{self, ConfigList};
 use super::plugin::{Call, Plugins};
-use super::{pinned, rules, turn, version};
+use super::record::{Attached, Kept, Netns};
+use super::{lock, namespace_mount, rules, version};
 
 /// The sandbox to connect, and how plugins are run for it.
 #[derive(Debug, Clone)]
@@ -87,8 +87,8 @@ pub fn add_within(
     if lists.is_empty() {
         return Ok(Vec::new());
     }
-    let _turn = turn::take(bounds);
-    let netns = pinned::pin(&sandbox.netns, folder)?;
+    let _lock = lock::take(bounds);
+    let netns = namespace_mount::pin(&sandbox.netns, folder)?;
     let args: Vec<String> = sandbox.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut kept = Kept {
         id: sandbox.id.clone(),
@@ -168,11 +168,11 @@ pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     match Kept::read(folder)? {
         Some(mut kept) => {
             let bounds = kept.bounds(bounds);
-            let _turn = turn::take(bounds);
+            let _lock = lock::take(bounds);
             undo(folder, &mut kept, bounds)
         }
         // An ADD may have been cut short before its first step.
-        None => pinned::unpin(folder),
+        None => namespace_mount::unpin(folder),
     }
 }
 
@@ -291,7 +291,7 @@ fn undo(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
     }
     kept.attached = left;
     if errors.is_empty() {
-        errors.extend(pinned::unpin(folder).err());
+        errors.extend(namespace_mount::unpin(folder).err());
     }
     together(errors)
 }

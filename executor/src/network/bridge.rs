@@ -18,7 +18,7 @@ use bowline_spec::network::{ADDRESSES, SHARED_BRIDGE, subnet};
 use bowline_sys as sys;
 use rustix::fs::{FlockOperation, flock};
 
-use super::bounded::Bounds;
+use super::bounded_run::Bounds;
 use super::{routes, rules};
 use crate::host_lock;
 

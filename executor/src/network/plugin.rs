@@ -12,7 +12,7 @@ use bowline_sys::Ended;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::bounded::{self, Bounds, Said, told};
+use super::bounded_run::{self, Bounds, Said, told};
 use super::version::NEWEST;
 use crate::program::Program;
 use crate::watch::MARKER;
@@ -134,7 +134,7 @@ impl Plugins<'_> {
         let folders: Vec<OsString> = self.folders.iter().map(|folder| folder.clone().into_os_string()).collect();
         let netns = call.netns.map(|path| path.as_os_str().to_owned()).unwrap_or_default();
         let all: [(&str, OsString); 7] = [
-            ("PATH", bounded::path()),
+            ("PATH", bounded_run::path()),
             ("CNI_COMMAND", call.command.into()),
             ("CNI_CONTAINERID", call.id.into()),
             ("CNI_NETNS", netns),
@@ -149,7 +149,7 @@ impl Plugins<'_> {
 
     fn run_to_end(&self, path: &Path, call: Call<'_>, config: &Value) -> Result<Said> {
         let text = serde_json::to_vec(config).doing(Kind::Internal, || "cannot write its configuration")?;
-        bounded::run(Program::new(path, [path], self.environment(call))?.reading(&text)?, self.bounds)
+        bounded_run::run(Program::new(path, [path], self.environment(call))?.reading(&text)?, self.bounds)
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use bowline_error::{Error, Kind, Result};
 use bowline_sys::Ended;
 
-use super::bounded::{self, Bounds, told};
+use super::bounded_run::{self, Bounds, told};
 use crate::program::Program;
 
 /// Chains that portmap and firewall make for all networks, and never remove.
@@ -93,17 +93,17 @@ fn removal_in(table: &str, bridge: &str) -> Vec<String> {
 
 /// Where the program is that plugins would run too.
 fn find(program: &str) -> Option<PathBuf> {
-    let path = bounded::path();
+    let path = bounded_run::path();
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_absolute() && path.exists())
 }
 
 fn environment() -> [std::ffi::OsString; 1] {
-    [["PATH".into(), bounded::path()].join("=".as_ref())]
+    [["PATH".into(), bounded_run::path()].join("=".as_ref())]
 }
 
 /// Runs the program, and returns what it says.
 fn run(program: Program<'_>, bounds: Bounds<'_>) -> Result<String> {
-    let said = bounded::run(program, bounds).map_err(|error| error.within("iptables failed"))?;
+    let said = bounded_run::run(program, bounds).map_err(|error| error.within("iptables failed"))?;
     match said.ended {
         Ended::Exited(0) => Ok(String::from_utf8_lossy(&said.answer).into_owned()),
         _ => Err(Error::new(Kind::Internal, format!("iptables failed, and it said {:?}", told(&said.log)))),

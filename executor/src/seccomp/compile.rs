@@ -7,7 +7,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use libseccomp::{ScmpAction, ScmpArgCompare, ScmpCompareOp, ScmpFilterContext, ScmpSyscall};
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompOperator, LinuxSyscall};
 
-use super::{architecture, newer, rewrite};
+use super::{architecture, rewrite, unknown_calls};
 
 /// Compiles a profile to BPF that the kernel loads quickly.
 ///
@@ -32,7 +32,7 @@ pub fn unknown(profile: &LinuxSeccomp) -> Vec<&str> {
 
 /// A profile as BPF, with the answer for calls that are newer.
 pub(super) fn whole(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
-    newer::answered(profile, by_libseccomp(profile)?)
+    unknown_calls::answered(profile, by_libseccomp(profile)?)
 }
 
 /// Compiles a profile to BPF, as a binary tree over the system call numbers.

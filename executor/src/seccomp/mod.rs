@@ -1,6 +1,6 @@
 //! Seccomp filters: compiled once per profile, kept on disk, loaded by children.
 //!
-//!   profile ─ compile ─► libseccomp's BPF ─ newer ─► ENOSYS for calls it cannot know ─ rewrite ─► shorter
+//!   profile ─ compile ─► libseccomp's BPF ─ unknown_calls ─► ENOSYS for calls it cannot know ─ rewrite ─► shorter
 //!           ─ cache ─► Filter
 //!
 //! libseccomp takes 12–18 ms for the default profile, and dirties half a megabyte of memory: a worker runs it, once
@@ -16,9 +16,9 @@ mod compile;
 #[cfg(feature = "seccomp")]
 mod graph;
 #[cfg(feature = "seccomp")]
-mod newer;
-#[cfg(feature = "seccomp")]
 mod rewrite;
+#[cfg(feature = "seccomp")]
+mod unknown_calls;
 /// In the place of what compiles, in a program that is linked without libseccomp.
 #[cfg(not(feature = "seccomp"))]
 mod compile {

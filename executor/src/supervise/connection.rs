@@ -36,7 +36,7 @@ pub async fn connect(
         capabilities: network.capabilities(),
         timeout: network.plugin_timeout(),
     };
-    let interfaces = network::serving::add(folder, &who, &network.attachments(id)).await?;
+    let interfaces = network::worker::add(folder, &who, &network.attachments(id)).await?;
     Ok((ports, interfaces))
 }
 
@@ -56,7 +56,7 @@ pub async fn disconnect(folder: &Path, network: &Network) -> Result<()> {
     if !network.mode().has_plugins() {
         return Ok(());
     }
-    network::serving::del(folder, network.plugin_timeout()).await
+    network::worker::del(folder, network.plugin_timeout()).await
 }
 
 /// Makes the network of the task `id`, if its description has one: `None` for one that says nothing of it.

@@ -8,8 +8,8 @@ use oci_spec::runtime::{Process, UserBuilder};
 
 use super::launches::owner;
 use super::task::Task;
+use crate::accounts::{self, Wanted};
 use crate::facts::TaskFacts;
-use crate::identity::{self, Wanted};
 use crate::io::Owner;
 use crate::request::Exec;
 use crate::{bundle, tolerance};
@@ -106,7 +106,7 @@ impl Task {
         let root = std::fs::File::open(format!("/proc/{pid}/root"));
         let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
         let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
-        let ids = identity::resolve(root.as_fd(), wanted)?;
+        let ids = accounts::resolve(root.as_fd(), wanted)?;
         // Capabilities stay as init's: execve drops them for every user but root.
         let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
         process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);

@@ -34,7 +34,6 @@ use crate::facts::{Cgroups, ExecFacts, SandboxFacts, ShimFacts, TaskFacts};
 use crate::folder::{Folder, Lock};
 use crate::handover::{Fd, bytes};
 use crate::io::{self, Tail, Taken};
-use crate::known::Known;
 use crate::launch::{HandedInit, Held, Live};
 use crate::lifecycle::task::Life;
 use crate::log::{self, LogFiles};
@@ -42,6 +41,7 @@ use crate::namespaces::Namespaces;
 use crate::rootfs::Additions;
 use crate::stats::Stats;
 use crate::watch::KernelLog;
+use crate::watched_value::Known;
 use crate::{claimed_uid, inheritance, init_program, reserve, sandbox_namespaces, seccomp};
 
 /// Everything that a shim knows and holds.

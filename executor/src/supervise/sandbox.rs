@@ -18,12 +18,12 @@ use super::shim_cgroup::Overhead;
 use super::units::remove_cgroup;
 use crate::facts::SandboxFacts;
 use crate::folder::Folder;
-use crate::known::Known;
 use crate::lifecycle::sandbox::{Life, Trigger};
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, Whole};
 use crate::sandbox_namespaces::Shared;
 use crate::systemd::Systemd;
+use crate::watched_value::Known;
 use crate::{network, sandbox_namespaces, spared_memory, worker};
 
 /// The size limit of the members' `/dev/shm`, the same as everywhere.

@@ -20,7 +20,6 @@ use crate::facts::{ShimFacts, WantedUpgrade};
 use crate::folder::{EventCounts, Folder, StateDir};
 use crate::host;
 use crate::inheritance::Limits;
-use crate::known::Known;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
@@ -32,6 +31,7 @@ use crate::rootfs::layers;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
 use crate::waits;
+use crate::watched_value::Known;
 
 use super::children::{Children, Signal as Incoming};
 use super::pauses::Pauses;

@@ -22,7 +22,6 @@ use crate::clock::Moment;
 use crate::facts::TaskFacts;
 use crate::folder::Folder;
 use crate::io::{Attachment, Lines, Tail, WindowSize};
-use crate::known::Known;
 use crate::launch::Live;
 use crate::lifecycle::Status;
 use crate::lifecycle::task::{Action, Life, Trigger};
@@ -30,6 +29,7 @@ use crate::namespaces::Namespaces;
 use crate::report::ExitReport;
 use crate::request::TaskState;
 use crate::seccomp::Filter;
+use crate::watched_value::Known;
 use crate::{waits, worker};
 
 /// How long a freeze may take: a process in the kernel freezes only when it returns from there.

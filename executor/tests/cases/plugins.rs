@@ -108,7 +108,7 @@ fn shim() {
     let description = parse_sandbox(&toml, Format::Toml).expect("a description").network;
     let (shared, who) = prepared("crash", &description);
     let folder = folder.join("state");
-    let added = block_on(network::serving::add(&folder, &who, &description.attachments(&who.id)));
+    let added = block_on(network::worker::add(&folder, &who, &description.attachments(&who.id)));
     println!(
         "{}",
         added.map_or_else(|error| error.to_string(), |added| host_links(&added[0])[1].display().to_string())
@@ -265,7 +265,7 @@ fn checked() {
     let net = Net::new();
     let a = Sandbox::new("a", &net.toml());
     a.add();
-    let check = || block_on(network::serving::check(a.dir.path(), LONGEST));
+    let check = || block_on(network::worker::check(a.dir.path(), LONGEST));
     assert_eq!(check().unwrap_or_else(|error| panic!("{error}")), Vec::<String>::new());
     inside(a.netns(), || ip(&["route", "del", "default"]));
     let error = check().expect_err("a route of its is gone");

@@ -32,7 +32,7 @@ impl Sandbox {
     pub(crate) fn try_add(&self) -> Result<Vec<Connected>, Error> {
         let attachments = self.description.attachments(&self.who.id);
         block_on(async {
-            let added = network::serving::add(self.dir.path(), &self.who, &attachments).await?;
+            let added = network::worker::add(self.dir.path(), &self.who, &attachments).await?;
             self.shared.settle().await.map(|()| added)
         })
     }
@@ -42,7 +42,7 @@ impl Sandbox {
     }
 
     pub(crate) fn del(&self) {
-        let deleted = block_on(network::serving::del(self.dir.path(), LONGEST));
+        let deleted = block_on(network::worker::del(self.dir.path(), LONGEST));
         deleted.unwrap_or_else(|error| panic!("{}: {error}", self.who.id));
         assert_nothing_kept(self.dir.path());
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::require;
-use super::{identity, limits, network};
+use super::{limits, network, users};
 use crate::id::TaskId;
 use crate::invalid::Invalid;
 use crate::task::{Budget, Overhead, Sandbox};
@@ -20,7 +20,7 @@ impl Sandbox {
         limits::pids(self.pids, "the sandbox")?;
         limits::hugepages(&self.hugepages)?;
         require(self.page_limits().len() == self.hugepages.len(), "hugepages", || "names a page size twice".into())?;
-        self.hostname.as_deref().map_or(Ok(()), identity::check_hostname)?;
+        self.hostname.as_deref().map_or(Ok(()), users::check_hostname)?;
         if let (Some(place), Some(name)) = (&self.place, &self.name) {
             place.of(name)?;
         }

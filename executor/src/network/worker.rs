@@ -17,7 +17,7 @@ use rustix::process::{getpid, getppid};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::attach::{self, Connected, Sandbox, joined};
-use super::bounded::Bounds;
+use super::bounded_run::Bounds;
 use crate::worker;
 
 /// Like [`super::add`]. If the worker is lost, what it has begun is undone too.

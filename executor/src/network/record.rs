@@ -14,7 +14,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::bounded::Bounds;
+use super::bounded_run::Bounds;
 use super::list::ConfigList;
 use crate::{record, trust};
 

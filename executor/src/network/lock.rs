@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::bounded::Bounds;
+use super::bounded_run::Bounds;
 use crate::host_lock;
 
 /// How long to wait between two tries: flock(2) either waits without a limit or not at all.

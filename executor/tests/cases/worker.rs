@@ -50,7 +50,7 @@ fn shim() {
     };
     let list = List::Made(json!({"name": "net", "cniVersion": "1.0.0", "plugins": [{"type": "slow"}]}));
     let attachments = [Attachment { interface: "eth0".to_owned(), list }];
-    let added = block_on(network::serving::add(&dir.join("state"), &sandbox, &attachments));
+    let added = block_on(network::worker::add(&dir.join("state"), &sandbox, &attachments));
     fs::write(dir.join("said"), added.expect_err("it cannot end").to_string()).expect("written");
 }
 

@@ -374,7 +374,7 @@ impl Executor {
     }
 
     /// Starts a command in a task; returns once its program is executed. The manager learns of its
-    /// end: see [`crate::Happening::ExecExited`].
+    /// end: see [`crate::ManagerEvent::ExecExited`].
     ///
     /// # Errors
     /// As for [`Executor::exec`].

@@ -22,12 +22,12 @@ pub struct Told {
     /// The id of the task.
     pub id: TaskId,
     /// The event.
-    pub what: Happening,
+    pub what: ManagerEvent,
 }
 
 /// What happens to a task.
 #[derive(Debug, Clone)]
-pub enum Happening {
+pub enum ManagerEvent {
     /// The task is set up; its program is not executed yet.
     Created {
         /// The pid of init.
@@ -82,7 +82,7 @@ impl Teller {
         Teller(Box::new(told))
     }
 
-    pub(crate) fn tell(&self, id: &TaskId, what: Happening) {
+    pub(crate) fn tell(&self, id: &TaskId, what: ManagerEvent) {
         (self.0)(Told { id: id.clone(), what });
     }
 }

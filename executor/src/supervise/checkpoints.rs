@@ -25,7 +25,7 @@ use crate::hooks::{Container, Point};
 use crate::io::Stdio;
 use crate::launch::Live;
 use crate::lifecycle::Status;
-use crate::manager_events::Happening;
+use crate::manager_events::ManagerEvent;
 use crate::program::{Outcome, Program};
 use crate::rootfs;
 
@@ -66,7 +66,7 @@ impl Supervisor {
             Error::new(Kind::WrongState, format!("task {id} has ended while criu wrote its checkpoint"))
         };
         self.run_criu(&criu, "dump", program, work, over).await?;
-        self.tell_manager(&task, || Happening::Checkpointed { images: wanted.images.clone() });
+        self.tell_manager(&task, || ManagerEvent::Checkpointed { images: wanted.images.clone() });
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Reports what happens to tasks: numbered events to the journal, and happenings to the manager.
+//! Reports what happens to tasks: numbered events to the journal, and manager events to the manager.
 //!
 //! An event is written after it has happened, and before the caller that asked for it gets an answer. Health checks
 //! do not appear as execs: they would drown everything else, and their outcome is reported instead.
@@ -17,7 +17,7 @@ use crate::clock::Moment;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};
 use crate::facts::{ExecEnd, ExecFacts, TaskFacts};
-use crate::manager_events::Happening;
+use crate::manager_events::ManagerEvent;
 use crate::report::ExitReport;
 use crate::reserve::Put;
 use crate::stats;
@@ -54,8 +54,8 @@ impl Supervisor {
         }
     }
 
-    /// Reports a happening to the manager, if one receives events, unless the task's end is reported already.
-    pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> Happening) {
+    /// Reports an event to the manager, if one receives events, unless the task's end is reported already.
+    pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> ManagerEvent) {
         if let Some(teller) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_reported())) {
             teller.tell(&task.id, what());
         }
@@ -63,7 +63,7 @@ impl Supervisor {
 
     /// Reports an exec to the manager, because a caller may wait for it. This comes after the task's end if the
     /// exec is so deep in the kernel that the end did not wait for it.
-    pub(super) fn tell_of_exec(&self, task: &Task, what: Happening) {
+    pub(super) fn tell_of_exec(&self, task: &Task, what: ManagerEvent) {
         if let Some(teller) = &self.config.tell {
             teller.tell(&task.id, what);
         }
@@ -101,7 +101,7 @@ impl Supervisor {
             Some(ExecEnd::TimedOut(_)) | None => 128 + libc::SIGKILL,
         };
         let (name, at) = (exec.name.clone().unwrap_or_default(), exec.exited_at.unwrap_or_else(Timestamp::now));
-        self.tell_of_exec(task, Happening::ExecExited { name, pid, code, at });
+        self.tell_of_exec(task, ManagerEvent::ExecExited { name, pid, code, at });
     }
 
     /// Waits until the ends of all execs that end with their task are reported. Gives up on an exec that does not
@@ -125,7 +125,7 @@ impl Supervisor {
     pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
         if let Some(teller) = &self.config.tell {
             let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
-            teller.tell(&task.id, Happening::Exited { pid, report: Box::new(report.clone()) });
+            teller.tell(&task.id, ManagerEvent::Exited { pid, report: Box::new(report.clone()) });
         }
     }
 
@@ -146,7 +146,7 @@ impl Supervisor {
         });
         self.tell(task, Event::Oom { kills, last, init });
         self.remember(task);
-        self.tell_manager(task, || Happening::OutOfMemory);
+        self.tell_manager(task, || ManagerEvent::OutOfMemory);
         if let Some(action) = task.oom_action() {
             self.tell(task, Event::Watch { finding: Finding::Oom { kills }, action, failed: None });
         }

@@ -22,7 +22,7 @@ use crate::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Std
 use crate::launch::Report;
 use crate::lifecycle::Status;
 use crate::lifecycle::exec::{Life, Trigger};
-use crate::manager_events::Happening;
+use crate::manager_events::ManagerEvent;
 use crate::request::{Exec, ExecOutcome, Launched};
 use crate::rootfs;
 use crate::waits;
@@ -72,7 +72,7 @@ impl Supervisor {
         let number = self.begin_counted(&task, request, AskedBy::Manager).await?;
         let pid = task.facts.look(|facts| facts.execs.get(&number)?.pid).unwrap_or_default();
         let name = request.name.clone().unwrap_or_default();
-        self.tell_of_exec(&task, Happening::ExecStarted { name, pid });
+        self.tell_of_exec(&task, ManagerEvent::ExecStarted { name, pid });
         self.see_exec_off(&task, number);
         Ok(Launched { pid, notes: Vec::new() })
     }

@@ -27,7 +27,7 @@ use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
-use crate::manager_events::Happening;
+use crate::manager_events::ManagerEvent;
 use crate::namespaces;
 use crate::request::{Bundle, Launch, Launched, Source};
 use crate::rootfs::Additions;
@@ -145,7 +145,7 @@ impl Supervisor {
         self.watch_oom(&task);
         self.keep_record(&task);
         let pid = task.pid().unwrap_or_default();
-        self.tell_manager(&task, || Happening::Created { pid });
+        self.tell_manager(&task, || ManagerEvent::Created { pid });
         self.see_off(&task);
         Ok(Launched { pid, notes: Vec::new() })
     }
@@ -180,7 +180,7 @@ impl Supervisor {
     pub(super) async fn settle_start(&self, task: &Rc<Task>) -> Result<i32> {
         self.run_poststart_hooks(task).await?;
         let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
-        self.tell_manager(task, || Happening::Started { pid });
+        self.tell_manager(task, || ManagerEvent::Started { pid });
         Ok(pid)
     }
 

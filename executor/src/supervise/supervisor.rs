@@ -23,7 +23,7 @@ use crate::inheritance::Limits;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
-use crate::manager_events::{Happening, Teller};
+use crate::manager_events::{ManagerEvent, Teller};
 use crate::pages;
 use crate::report::{ExitReport, StoppedBy};
 use crate::request::{Process, TaskState};
@@ -468,7 +468,7 @@ impl Supervisor {
         task.happen(&self.layout, Trigger::Pause)?;
         task.frozen(&self.layout).await?;
         self.tell(&task, Event::Paused);
-        self.tell_manager(&task, || Happening::Paused);
+        self.tell_manager(&task, || ManagerEvent::Paused);
         Ok(())
     }
 
@@ -476,7 +476,7 @@ impl Supervisor {
         let task = self.task(id)?;
         task.happen(&self.layout, Trigger::Resume)?;
         self.tell(&task, Event::Resumed);
-        self.tell_manager(&task, || Happening::Resumed);
+        self.tell_manager(&task, || ManagerEvent::Resumed);
         Ok(())
     }
 

@@ -32,7 +32,7 @@ use crate::children;
 use crate::client;
 use crate::ending::Removed;
 use crate::events;
-use crate::exec::Exec;
+use crate::exec_request::Exec;
 use crate::start::Start;
 use crate::task::{self, State};
 

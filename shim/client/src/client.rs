@@ -9,11 +9,11 @@ use bowline_spec::id::TaskId;
 
 use crate::children;
 use crate::events::Events;
+use crate::launching_shim::Up;
 use crate::shim::unknown;
 use crate::spawn::Programs;
 use crate::start::Start;
 use crate::task::Task;
-use crate::up::Up;
 
 /// The tasks of one state folder. Holds no connection and no process; cheap to clone.
 #[derive(Debug, Clone)]

@@ -39,12 +39,14 @@ mod client;
 mod connection;
 mod ending;
 mod events;
-mod exec;
-mod kept;
+mod exec_request;
+mod kept_connection;
 mod start;
 mod task;
 
 // What bowline's own programs are made of besides: without a promise for others.
+#[doc(hidden)]
+pub mod launching_shim;
 #[doc(hidden)]
 pub mod patience;
 #[doc(hidden)]
@@ -54,8 +56,6 @@ pub mod scrape;
 mod shim;
 #[doc(hidden)]
 pub mod spawn;
-#[doc(hidden)]
-pub mod up;
 
 pub use bowline_executor::events::{Entry, Event};
 pub use bowline_executor::{
@@ -65,7 +65,7 @@ pub use bowline_spec::{Invalid, Signal, Task as Description, TaskId, Update};
 pub use client::{Client, STATE};
 pub use ending::Removed;
 pub use events::Events;
-pub use exec::Exec;
+pub use exec_request::Exec;
 pub use start::Start;
 pub use task::{State, Task};
 
@@ -76,6 +76,6 @@ pub use ending::{Removal, remove, remove_ended, report, stop};
 #[doc(hidden)]
 pub use events::Changes;
 #[doc(hidden)]
-pub use kept::Kept;
+pub use kept_connection::Kept;
 #[doc(hidden)]
 pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten, upgrade_at};

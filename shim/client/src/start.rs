@@ -5,7 +5,7 @@ use bowline_protocol::wire::proto::bowline::LaunchRequest;
 use bowline_spec::id::TaskId;
 use bowline_spec::{Format, LogFormat, Task as Description};
 
-use crate::up::made_up;
+use crate::launching_shim::made_up;
 
 /// A task to start: its description, and what is not part of that.
 ///

@@ -16,8 +16,8 @@ use crate::adopt;
 use crate::children;
 use crate::ending::{self, Removal, Removed};
 use crate::events::Events;
-use crate::exec::{Exec, outcome};
-use crate::kept::Kept;
+use crate::exec_request::{Exec, outcome};
+use crate::kept_connection::Kept;
 use crate::shim::{self, Presence, Shim, find, is_held};
 use crate::spawn::Programs;
 

@@ -1,6 +1,6 @@
 //! The state of containers and their execs: enough to answer State and Wait from memory at any time.
 //!
-//! Calls add and remove entries; events of the executor (`happenings`) update them. Must not: wait, or ask the
+//! Calls add and remove entries; events of the executor (`manager_events`) update them. Must not: wait, or ask the
 //! executor.
 
 use std::collections::BTreeMap;

@@ -8,8 +8,8 @@ use containerd_shim_protos::api::DeleteResponse;
 use protobuf::{Message as _, MessageField};
 
 use super::address;
-use super::happenings::{KILLED, timestamp};
 use super::invocation::Invocation;
+use super::manager_events::{KILLED, timestamp};
 use super::sandbox::files;
 use bowline_client::spawn;
 

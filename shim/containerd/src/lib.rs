@@ -11,26 +11,26 @@
 pub mod address;
 mod background;
 pub mod bootstrap;
+mod bowline_service;
 mod containers;
 pub mod delete;
+mod error_codes;
 mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod handed_over;
-mod happenings;
+mod handover;
 mod info;
 pub mod invocation;
 pub mod log;
+mod manager_events;
 pub mod metrics;
 pub mod options;
-mod ours;
 pub mod publisher;
 mod sandbox;
 mod sandbox_calls;
 pub mod serve;
 mod service;
 pub mod start;
-mod status;
 mod streams;
 
 use std::io::Write as _;
@@ -44,7 +44,7 @@ use bowline_executor::{
 
 use bowline_executor::upgrade::{Handover, read_facts};
 
-use handed_over::Handed;
+use handover::Handed;
 use invocation::{Action, Invocation};
 use serve::Begin;
 
@@ -85,7 +85,7 @@ fn run() -> Result<()> {
         }
         Action::Serve(invocation, listener) => serve(invocation, listener),
         Action::TakeOver(invocation, handover) => go_on(invocation, handover),
-        Action::ReadFacts => read_facts(handed_over::reads),
+        Action::ReadFacts => read_facts(handover::reads),
     }
 }
 
@@ -106,7 +106,7 @@ fn serve(invocation: Invocation, listener: RawFd) -> Result<()> {
 
 /// Runs the serving process that goes on with what the program before it has handed over.
 fn go_on(invocation: Invocation, from: invocation::Handover) -> Result<()> {
-    let taken = Handover::take(from.facts, from.refused.is_some(), handed_over::reads);
+    let taken = Handover::take(from.facts, from.refused.is_some(), handover::reads);
     let taken = taken.and_then(|handover| Ok((handover.executor, Handed::read(&handover.manager)?)));
     match taken {
         Err(error) => {

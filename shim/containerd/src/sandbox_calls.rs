@@ -15,10 +15,10 @@ use jiff::Timestamp;
 use protobuf::MessageField;
 
 use super::containers::Exit;
-use super::happenings::{KILLED, timestamp};
+use super::error_codes::{Answer, refused};
+use super::manager_events::{KILLED, timestamp};
 use super::metrics;
 use super::service::{Service, checked, seen_through};
-use super::status::{Answer, refused};
 
 use super::sandbox::{NOT_READY, READY, Wanted, files, info};
 use bowline_protocol::calls::{Call, call, unknown_method, wait};

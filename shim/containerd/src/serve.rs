@@ -13,12 +13,12 @@ use bowline_executor::{
     serve as run_executor, serve_on,
 };
 
-use super::handed_over::{Handed, Kept, Taken};
+use super::handover::{Handed, Kept, Taken};
 use super::invocation::Invocation;
 use super::publisher::Publisher;
 use super::sandbox_calls::{Sandboxes, sandbox};
 use super::service::{Service, task};
-use super::{happenings, ours};
+use super::{bowline_service, manager_events};
 use bowline_protocol::calls::{
     Answer, Call, Connections, Handed as Connected, Server, Services, door, unknown_method, unknown_service,
 };
@@ -63,7 +63,7 @@ pub fn run(invocation: Invocation, begin: Begin) -> Result<()> {
     let containers = Arc::new(containers);
     let tell = {
         let (containers, events) = (containers.clone(), events.clone());
-        Teller::new(move |told| happenings::happened(&containers, &events, told))
+        Teller::new(move |told| manager_events::happened(&containers, &events, told))
     };
     let systemd = Systemd::by(&invocation.bowline);
     let config = Config {
@@ -117,7 +117,7 @@ impl Services for Served {
             // Every containerd speaks v2; v3 is the same under another name.
             "containerd.task.v2.Task" | "containerd.task.v3.Task" => task(&self.tasks, method, payload),
             "containerd.runtime.sandbox.v1.Sandbox" => sandbox(&self.sandboxes, method, payload),
-            NAME => ours::ours(&self.tasks, method, payload),
+            NAME => bowline_service::ours(&self.tasks, method, payload),
             _ => Err(unknown_service(service)),
         }
     }

@@ -27,11 +27,11 @@ use protobuf::{Message as _, MessageField};
 use ttrpc::proto::Status as Refusal;
 
 use super::containers::{Container, Containers, Exit, Process, unknown_exec};
-use super::happenings::timestamp;
+use super::error_codes::{Answer, During, refused};
+use super::manager_events::timestamp;
 use super::options::{CheckpointOptions, Options};
 use super::publisher::Publisher;
 use super::sandbox::Sandbox;
-use super::status::{Answer, During, refused};
 use super::streams::Io;
 use super::{address, files, metrics};
 use bowline_protocol::calls::{Call, Connections, call, unknown_method, wait};

@@ -4,7 +4,7 @@
 //! ```text
 //!   args ─► listen ─► serve ─► gather, from all shims ─► families ─► text
 //!                       │        └ containerd: from those that its bundles name
-//!                       ├ house: who is connected, and who has to go
+//!                       ├ client_limit: who is connected, and who has to go
 //!                       └ negotiate: which form
 //! ```
 //!
@@ -12,13 +12,13 @@
 
 pub mod args;
 pub mod bundles;
+mod client_limit;
 mod containerd;
 #[cfg(test)]
 mod documented;
 mod families;
 mod gather;
 mod gatherer;
-mod house;
 mod listen;
 mod negotiate;
 mod serve;

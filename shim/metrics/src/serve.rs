@@ -1,7 +1,7 @@
 //! Serves metrics over HTTP/1.1 to a few untrusted clients at a time.
 //!
 //! ```text
-//!   accept ─► house ─► request, with a time limit ─► scrape ─► answer, with one ─► the next
+//!   accept ─► client_limit ─► request, with a time limit ─► scrape ─► answer, with one ─► the next
 //! ```
 //!
 //! hyper speaks the protocol; this module sets the limits: connections, size of a request's head, timeouts. The house
@@ -25,9 +25,9 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
+use super::client_limit::{House, Phase, Seat, Seated};
 use super::families;
 use super::gatherer::Gatherer;
-use super::house::{House, Phase, Seat, Seated};
 use super::listen::{Connection, Listener};
 use super::negotiate;
 

@@ -23,7 +23,7 @@ use crate::shutdown::Shutdown;
 use crate::stats::{Readings, timestamp};
 use crate::stream::{Answers, lasting, stream_of};
 use crate::tasks::{Known, Tasks};
-use crate::{NAME, events, exec, fingerprint, recovery, schema, start, status, streaming};
+use crate::{NAME, command, error_codes, events, fingerprint, recovery, schema, start, streaming};
 
 /// The version of Nomad's plugin interface.
 const API: &str = "v0.1.0";
@@ -60,17 +60,17 @@ impl Driver {
 
     /// The task that a call is about.
     fn known(&self, task_id: &str) -> Result<Arc<Known>, Status> {
-        self.find(task_id)?.ok_or_else(|| status::unknown(task_id))
+        self.find(task_id)?.ok_or_else(|| error_codes::unknown(task_id))
     }
 
     fn find(&self, task_id: &str) -> Result<Option<Arc<Known>>, Status> {
-        self.tasks.find(task_id, &self.settings()).map_err(|error| status::of(&error))
+        self.tasks.find(task_id, &self.settings()).map_err(|error| error_codes::of(&error))
     }
 }
 
 /// A call's error as the agent gets it; a task that was removed is unknown.
 fn failed(task_id: &str) -> impl Fn(Error) -> Status + '_ {
-    move |error| if error.kind() == Kind::NotFound { status::unknown(task_id) } else { status::of(&error) }
+    move |error| if error.kind() == Kind::NotFound { error_codes::unknown(task_id) } else { error_codes::of(&error) }
 }
 
 #[tonic::async_trait]
@@ -89,7 +89,7 @@ impl BasePlugin for Driver {
     }
 
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Answer<SetConfigResponse> {
-        let settings = Settings::of(request.get_ref()).map_err(|error| status::of(&error))?;
+        let settings = Settings::of(request.get_ref()).map_err(|error| error_codes::of(&error))?;
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
         Ok(Response::new(SetConfigResponse {}))
     }
@@ -148,7 +148,7 @@ impl Service for Driver {
 
     async fn recover_task(&self, request: Request<RecoverTaskRequest>) -> Answer<RecoverTaskResponse> {
         let handle = request.into_inner().handle.ok_or_else(|| Status::invalid_argument("handle: is missing"))?;
-        let known = recovery::recover(handle, &self.settings()).await.map_err(|error| status::of(&error))?;
+        let known = recovery::recover(handle, &self.settings()).await.map_err(|error| error_codes::of(&error))?;
         self.tasks.add(known);
         Ok(Response::new(RecoverTaskResponse {}))
     }
@@ -156,7 +156,7 @@ impl Service for Driver {
     async fn start_task(&self, request: Request<StartTaskRequest>) -> Answer<StartTaskResponse> {
         let task = request.into_inner().task.ok_or_else(|| Status::invalid_argument("task: is missing"))?;
         let started = start::start(task, &self.settings(), &self.tasks).await;
-        let handle = started.map_err(|error| status::of_start(&error))?;
+        let handle = started.map_err(|error| error_codes::of_start(&error))?;
         Ok(Response::new(StartTaskResponse { handle: Some(handle), ..StartTaskResponse::default() }))
     }
 
@@ -184,7 +184,7 @@ impl Service for Driver {
         };
         match stopped {
             // It has ended already, in whatever way, or was removed.
-            Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::WrongState) => Err(status::of(&error)),
+            Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::WrongState) => Err(error_codes::of(&error)),
             Ok(()) | Err(_) => done,
         }
     }
@@ -197,7 +197,7 @@ impl Service for Driver {
                 Err(error) => Err(error),
             };
             match removed {
-                Err(error) if error.kind() != Kind::NotFound => return Err(status::of(&error)),
+                Err(error) if error.kind() != Kind::NotFound => return Err(error_codes::of(&error)),
                 Ok(()) | Err(_) => self.tasks.remove(&task_id),
             }
         }
@@ -246,23 +246,23 @@ impl Service for Driver {
                     Ok(stats) => items.send(Ok(TaskStatsResponse { stats: Some(readings.next(stats)) })).await,
                     // It has ended, which is no fault.
                     Err(error) if matches!(error.kind(), Kind::NotFound | Kind::WrongState) => return Ok(()),
-                    Err(error) => return Err(status::of(&error)),
+                    Err(error) => return Err(error_codes::of(&error)),
                 }
             }
         })))
     }
 
     async fn task_events(&self, _: Request<TaskEventsRequest>) -> Answer<Self::TaskEventsStream> {
-        let client = self.settings().client().map_err(|error| status::of(&error))?;
-        let mut journal = client.events().map_err(|error| status::of(&error))?;
+        let client = self.settings().client().map_err(|error| error_codes::of(&error))?;
+        let mut journal = client.events().map_err(|error| error_codes::of(&error))?;
         // What was before, another process of the plugin has told.
-        journal.past().map_err(|error| status::of(&error))?;
+        journal.past().map_err(|error| error_codes::of(&error))?;
         let tasks = self.tasks.clone();
         Ok(Response::new(lasting(&self.shutdown, async move |items| {
             loop {
                 let entry = match journal.next().await {
                     Ok(entry) => entry,
-                    Err(error) => return Err(status::of(&error)),
+                    Err(error) => return Err(error_codes::of(&error)),
                 };
                 let told = tasks.of_id(&entry.id).and_then(|known| events::told(&entry, &known));
                 if let Some(told) = told {
@@ -286,7 +286,7 @@ impl Service for Driver {
         let request = request.into_inner();
         let task_id = request.task_id.clone();
         let task = self.known(&task_id)?.task().map_err(failed(&task_id))?;
-        exec::run(&task, request).await.map(Response::new).map_err(|error| status::of(&error))
+        command::run(&task, request).await.map(Response::new).map_err(|error| error_codes::of(&error))
     }
 
     async fn exec_task_streaming(
@@ -314,7 +314,7 @@ impl Service for Driver {
 
 fn signal_of(name: &str) -> Result<Signal, Status> {
     let wrong = |invalid: bowline_spec::Invalid| Error::from(invalid.in_field("signal"));
-    name.parse().map_err(|invalid| status::of(&wrong(invalid)))
+    name.parse().map_err(|invalid| error_codes::of(&wrong(invalid)))
 }
 
 /// How a task has ended. A code that nobody knows is -1, as Nomad has it where its executor is lost.

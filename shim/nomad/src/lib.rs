@@ -9,10 +9,11 @@
 //! The plugin may be killed at any moment: what must be known later is in the task's folder, and in the state that Nomad
 //! keeps for us. Must not: start a task in another way than `bowline-client` does, or be the parent of a task.
 
+mod command;
 mod describe;
 mod driver;
+mod error_codes;
 mod events;
-mod exec;
 mod fingerprint;
 mod handshake;
 mod log;
@@ -29,7 +30,6 @@ mod settings;
 mod shutdown;
 mod start;
 mod stats;
-mod status;
 mod stream;
 mod streaming;
 mod task_id;

@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use bowline_client::{Start, up};
+use bowline_client::Start;
+use bowline_client::launching_shim::made_up;
 use bowline_executor::{Doing, Error, Kind, Result, ShimCgroup, is_cgroup_v2};
 use bowline_spec::Task as Description;
 use jiff::Timestamp;
@@ -25,7 +26,7 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     if tasks.get(&config.id).is_some() {
         return Err(step(Error::new(Kind::AlreadyExists, format!("it exists already, as {}", config.id))));
     }
-    let nonce = up::made_up("start")?;
+    let nonce = made_up("start")?;
     let around = Around { settings, cgroup_v2: is_cgroup_v2(), nonce: &nonce };
     let mut described = describe(&config, around).map_err(step)?;
     if !settings.allow_host_paths {

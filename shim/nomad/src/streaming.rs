@@ -19,13 +19,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tonic::{Status, Streaming};
 
+use crate::error_codes;
 use crate::proto::driver::{
     ExecTaskStreamingIoOperation as Operation, ExecTaskStreamingRequest as Request,
     ExecTaskStreamingResponse as Response, ExitResult, exec_task_streaming_request,
 };
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
-use crate::status;
 use crate::stream::Items;
 use crate::tasks::Known;
 
@@ -112,7 +112,7 @@ pub async fn run(
     items: &Items<Response>,
     shutdown: &Shutdown,
 ) -> std::result::Result<(), Status> {
-    let failed = |error: Error| status::of(&error);
+    let failed = |error: Error| error_codes::of(&error);
     let shim = live(known, settings).await.map_err(failed)?;
     let mut streams = Streams::make(known, setup.tty).map_err(failed)?;
     let (name, stdin, tty) = (streams.name(), streams.stdin.take(), setup.tty);

@@ -5,8 +5,8 @@ use bowline_client::{Presence, dead, find, find_or_adopt, sandbox};
 use bowline_executor::{Folder, Record, Result, StateDir};
 use bowline_spec::id::TaskId;
 
-use crate::input::named::{TaskRef, resolve_shims};
-use crate::input::several::each_of;
+use crate::input::each_task::each_of;
+use crate::input::task_names::{TaskRef, resolve_shims};
 use crate::reach::waiting;
 use crate::say;
 

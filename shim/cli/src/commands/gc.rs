@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::input::args::GcArgs;
 use crate::input::description;
-use crate::input::several::settle;
+use crate::input::each_task::settle;
 use crate::ui::json;
 use crate::{complain, say};
 use bowline_client::spawn;

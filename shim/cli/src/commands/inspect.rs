@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::input::args::InspectArgs;
+use crate::input::each_task::settle;
 use crate::input::filter::NOT_ANSWERING;
-use crate::input::named;
-use crate::input::several::settle;
+use crate::input::task_names;
 use crate::say;
 use crate::ui::json;
 use crate::ui::template::Template;
@@ -65,7 +65,7 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
     let template = args.format.as_deref().map(Template::parse).transpose()?;
     let mut found = Vec::new();
     let mut code = None;
-    let looks = stream::iter(named::resolve(state, &args.ids)).map(async |id| examine(state, &id?).await);
+    let looks = stream::iter(task_names::resolve(state, &args.ids)).map(async |id| examine(state, &id?).await);
     for looked in looks.buffered(AT_A_TIME).collect::<Vec<_>>().await {
         settle(looked.map(|one| found.push(one)), &mut code);
     }
@@ -85,7 +85,7 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
 async fn print_facts(state: &StateDir, args: &InspectArgs) -> Result<u8> {
     let mut found = Vec::new();
     let mut code = None;
-    for id in named::resolve(state, &args.ids) {
+    for id in task_names::resolve(state, &args.ids) {
         settle(facts(state, id).await.map(|facts| found.push(facts)), &mut code);
     }
     match found.as_slice() {

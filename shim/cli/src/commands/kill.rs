@@ -4,9 +4,9 @@ use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 
-use crate::input::named::TaskRef;
-use crate::input::several::each;
+use crate::input::each_task::each;
 use crate::input::signal::SignalOrNone;
+use crate::input::task_names::TaskRef;
 use crate::reach::{live, past_shim, waiting};
 
 pub async fn run(state: &StateDir, names: &[TaskRef], signal: SignalOrNone) -> Result<u8> {

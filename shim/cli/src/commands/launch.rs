@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
-use bowline_client::up::{Up, made_up};
 use bowline_client::{Presence, Shim, dead, find_or_adopt, remove_ended};
 use bowline_executor::secrets::Secrets;
 use bowline_executor::{

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::commands::inspect::{Inspection, examine_all};
 use crate::input::args::{PsArgs, SortBy};
 use crate::input::filter::{Filter, STATUSES};
-use crate::input::named;
+use crate::input::task_names;
 use crate::ui::colour;
 use crate::ui::json;
 use crate::ui::numbers;
@@ -159,7 +159,7 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
     ];
     let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
     // Ids get a third of the line: a prefix is enough to name a task, but a cut command cannot be restored.
-    let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
+    let ids = task_names::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
         let span = |since: Timestamp| numbers::age(now.duration_since(since).try_into().unwrap_or_default());
         let ended = row.exited_at.map_or_else(String::new, |at| format!(" {} ago", span(at)));

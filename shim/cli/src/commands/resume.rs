@@ -3,8 +3,8 @@
 use bowline_executor::{Result, StateDir};
 use bowline_spec::id::TaskId;
 
-use crate::input::named::TaskRef;
-use crate::input::several::each;
+use crate::input::each_task::each;
+use crate::input::task_names::TaskRef;
 use crate::reach::{live, waiting};
 
 pub async fn run(state: &StateDir, names: &[TaskRef]) -> Result<u8> {

@@ -5,8 +5,8 @@ use bowline_client::spawn::Programs;
 use bowline_executor::{Kind, LeftAlone, Result, StateDir};
 use bowline_spec::id::TaskId;
 
-use crate::input::named::TaskRef;
-use crate::input::several::{each, settle};
+use crate::input::each_task::{each, settle};
+use crate::input::task_names::TaskRef;
 use crate::ui::progress;
 use crate::{complain, say};
 

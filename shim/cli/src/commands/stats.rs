@@ -6,7 +6,7 @@ use bowline_executor::{Error, IoDeviceStats, Kind, Pressure, Result, StateDir, S
 use bowline_spec::id::TaskId;
 
 use crate::input::args::StatsArgs;
-use crate::input::named;
+use crate::input::task_names;
 use crate::ui::json;
 use crate::ui::numbers::{count, or_dash, percent, size};
 use crate::ui::order::By;
@@ -100,7 +100,7 @@ fn table(readings: &[Reading], by: By, totals: Option<Vec<Cell>>, all: &[TaskId]
     // They come in the order of ids.
     readings.sort_by(|a, b| by.compare(figures(a), figures(b)));
     let ids: Vec<TaskId> = readings.iter().map(|reading| reading.id.clone()).collect();
-    let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 4));
+    let ids = task_names::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 4));
     let cells = |(reading, id): (&&Reading, String)| {
         let Stats { memory, pids, .. } = &reading.stats;
         let share = memory.usage_bytes.zip(memory.limit_bytes).filter(|(_, limit)| *limit > 0);

@@ -8,8 +8,8 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::values::Duration;
 
-use crate::input::named::TaskRef;
-use crate::input::several::each;
+use crate::input::each_task::each;
+use crate::input::task_names::TaskRef;
 use crate::reach::past_shim;
 use crate::ui::progress;
 

@@ -7,7 +7,7 @@ use bowline_spec::id::TaskId;
 use serde::Serialize;
 
 use crate::input::args::TopArgs;
-use crate::input::named;
+use crate::input::task_names;
 use crate::show;
 use crate::ui::json;
 use crate::ui::numbers;
@@ -110,7 +110,7 @@ fn table(rows: &[Row], totals: Option<Vec<Cell>>, all: &[TaskId], width: Option<
         Column::Left("COMMAND"),
     ];
     let ids: Vec<TaskId> = rows.iter().map(|row| row.task.clone()).collect();
-    let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
+    let ids = task_names::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
         vec![
             Cell::from(row.pid.to_string()),

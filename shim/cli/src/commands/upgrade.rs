@@ -10,8 +10,8 @@ use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_metrics::bundles::{Bundle, Containerd, Place};
 use bowline_spec::id::TaskId;
 
-use crate::input::named::{TaskRef, resolve_shims};
-use crate::input::several::{each_of, settle};
+use crate::input::each_task::{each_of, settle};
+use crate::input::task_names::{TaskRef, resolve_shims};
 use crate::reach::waiting;
 use crate::say;
 

@@ -6,8 +6,8 @@ use bowline_executor::{ExitReport, Result, StateDir};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
-use crate::input::named::TaskRef;
-use crate::input::several::each;
+use crate::input::each_task::each;
+use crate::input::task_names::TaskRef;
 use crate::say;
 use crate::ui::json;
 

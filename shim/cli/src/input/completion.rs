@@ -18,7 +18,7 @@ use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 use clap_complete::{ArgValueCandidates, CompleteEnv, CompletionCandidate};
 
 use crate::input::args::{Cli, CompletedShell};
-use crate::input::named::TaskRef;
+use crate::input::task_names::TaskRef;
 
 /// The variable by which a script asks for candidates; its value is the shell.
 const ASKS: &str = "_BOWLINE_COMPLETE";

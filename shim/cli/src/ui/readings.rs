@@ -9,7 +9,7 @@ use bowline_executor::{Doing, Error, Kind, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
-use crate::input::named::{self, TaskRef};
+use crate::input::task_names::{self, TaskRef};
 use crate::reach;
 use bowline_client::{Presence, Shim};
 
@@ -55,7 +55,7 @@ impl Sampler {
             return Ok((sampler, errors));
         }
         let mut only = Vec::new();
-        for id in named::resolve(state, names) {
+        for id in task_names::resolve(state, names) {
             let found = match id {
                 Ok(id) => reach::live(state, &id).await.map(|shim| (id, shim)),
                 Err(error) => Err(error),

@@ -23,7 +23,7 @@ use bowline_spec::host_limits::{self, Manifest, OnFailure, Parsed};
 
 use self::bus::Bus;
 use crate::complain;
-use crate::input::args::limits::LimitsCommand;
+use crate::input::args::host_limits::LimitsCommand;
 use crate::ui::json;
 
 /// Exit code when something was skipped and reported, and the rest was done.

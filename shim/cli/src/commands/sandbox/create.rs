@@ -1,7 +1,7 @@
 //! `sandbox create`: creates a folder, a shim and a sandbox from a description, and starts the first members.
 
+use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
-use bowline_client::up::{Up, made_up};
 use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};

@@ -8,7 +8,7 @@ use bowline_spec::id::TaskId;
 
 use crate::commands::rm::say_left_alone;
 use crate::complain;
-use crate::input::several::settle;
+use crate::input::each_task::settle;
 use bowline_client::Presence;
 use bowline_client::patience::lock_after;
 use bowline_client::spawn;

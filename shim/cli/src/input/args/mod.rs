@@ -4,7 +4,7 @@
 //! the arguments.
 
 pub mod cgroup;
-pub mod limits;
+pub mod host_limits;
 pub mod sandbox;
 pub mod task;
 pub mod update;
@@ -20,7 +20,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
 
 use self::cgroup::CgroupArgs;
-use self::limits::LimitsArgs;
+use self::host_limits::LimitsArgs;
 pub use self::sandbox::SandboxCommand;
 use self::task::TaskArgs;
 use self::update::UpdateArgs;
@@ -28,8 +28,8 @@ use super::examples;
 use super::filter::Filter;
 use crate::input::environment::Variable;
 use crate::input::moment::Moment;
-use crate::input::named::TaskRef;
 use crate::input::signal::SignalOrNone;
+use crate::input::task_names::TaskRef;
 use crate::ui::detach::{self, DetachKeys};
 use crate::ui::order::By;
 use bowline_metrics::args::MetricsArgs;

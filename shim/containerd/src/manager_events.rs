@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use protobuf::MessageField;
 use protobuf::well_known_types::timestamp::Timestamp as WireTimestamp;
 
-use bowline_executor::{Happening, Told};
+use bowline_executor::{ManagerEvent, Told};
 
 use super::containers::{Containers, Exit};
 use super::publisher::Publisher;
@@ -21,7 +21,7 @@ pub const KILLED: i32 = 137;
 pub fn happened(containers: &Containers, publisher: &Publisher, told: Told) {
     let id = told.id.to_string();
     match told.what {
-        Happening::Created { pid } => {
+        ManagerEvent::Created { pid } => {
             let created = containers.with(&id, |container| {
                 container.init.pid = pid.cast_unsigned();
                 let io = &container.init.io;
@@ -45,39 +45,39 @@ pub fn happened(containers: &Containers, publisher: &Publisher, told: Told) {
                 publisher.publish(topics::TASK_CREATE_EVENT_TOPIC, created);
             }
         }
-        Happening::Started { pid } => {
+        ManagerEvent::Started { pid } => {
             set(containers, &id, "", pid, Status::RUNNING);
             let started = events::TaskStart { container_id: id, pid: pid.cast_unsigned(), ..Default::default() };
             publisher.publish(topics::TASK_START_EVENT_TOPIC, started);
         }
-        Happening::ExecStarted { name, pid } => {
+        ManagerEvent::ExecStarted { name, pid } => {
             set(containers, &id, &name, pid, Status::RUNNING);
             let pid = pid.cast_unsigned();
             let started = events::TaskExecStarted { container_id: id, exec_id: name, pid, ..Default::default() };
             publisher.publish(topics::TASK_EXEC_STARTED_EVENT_TOPIC, started);
         }
-        Happening::ExecExited { name, pid, code, at } => {
+        ManagerEvent::ExecExited { name, pid, code, at } => {
             ended(containers, publisher, &id, &name, pid, Exit { status: code.cast_unsigned(), at });
         }
-        Happening::Exited { pid, report } => {
+        ManagerEvent::Exited { pid, report } => {
             let status = report.exit_code.unwrap_or(KILLED).cast_unsigned();
             ended(containers, publisher, &id, "", pid, Exit { status, at: report.exited_at });
         }
-        Happening::OutOfMemory => {
+        ManagerEvent::OutOfMemory => {
             let oom = events::TaskOOM { container_id: id, ..Default::default() };
             publisher.publish(topics::TASK_OOM_EVENT_TOPIC, oom);
         }
-        Happening::Paused => {
+        ManagerEvent::Paused => {
             let _ = containers.process(&id, "", |init| init.status = Status::PAUSED);
             let paused = events::TaskPaused { container_id: id, ..Default::default() };
             publisher.publish(topics::TASK_PAUSED_EVENT_TOPIC, paused);
         }
-        Happening::Checkpointed { images } => {
+        ManagerEvent::Checkpointed { images } => {
             let checkpoint = images.to_string_lossy().into_owned();
             let event = events::TaskCheckpointed { container_id: id, checkpoint, ..Default::default() };
             publisher.publish(topics::TASK_CHECKPOINTED_EVENT_TOPIC, event);
         }
-        Happening::Resumed => {
+        ManagerEvent::Resumed => {
             let _ = containers.process(&id, "", |init| init.status = Status::RUNNING);
             let resumed = events::TaskResumed { container_id: id, ..Default::default() };
             publisher.publish(topics::TASK_RESUMED_EVENT_TOPIC, resumed);

@@ -8,7 +8,7 @@ use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::input::named::{self, TaskRef};
+use crate::input::task_names::{self, TaskRef};
 use crate::ui::progress;
 use crate::{complain, exit_code};
 
@@ -27,7 +27,7 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
 {
-    each_of(named::resolve(state, names), act)
+    each_of(task_names::resolve(state, names), act)
 }
 
 /// Like [`each`], where it is known already which are meant.

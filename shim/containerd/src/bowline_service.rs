@@ -10,8 +10,8 @@ use bowline_executor::facts::Facts;
 use bowline_executor::figures::{Figures, SandboxFigures};
 use serde::Serialize;
 
+use super::error_codes::Answer;
 use super::service::Service;
-use super::status::Answer;
 use super::{containers, publisher, sandbox};
 use bowline_protocol::calls::{Call, Outline, call, unknown_method};
 use bowline_protocol::upgrading::upgrade;

@@ -22,7 +22,7 @@ use crate::checkpoint::Checkpoint;
 use crate::facts::{Facts, WantedUpgrade};
 use crate::figures::Figures;
 use crate::io::{Attachment, WindowSize};
-use crate::pause_process::Pause;
+use crate::pause_process::PauseProcess;
 use crate::report::ExitReport;
 use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
 use crate::sandbox::SandboxState;
@@ -474,7 +474,7 @@ impl Executor {
     /// # Errors
     /// `AlreadyExists` while there is one; `BadSpec` for a setting that would change the host's, or
     /// a namespace that cannot be joined; `Unsupported` where the kernel lacks something.
-    pub async fn start_pause(&self, pause: Pause) -> Result<i32> {
+    pub async fn start_pause(&self, pause: PauseProcess) -> Result<i32> {
         self.begun().await?.work("a pause process", async move |it| it.start_pause(&pause, None).await).await
     }
 
@@ -483,7 +483,7 @@ impl Executor {
     /// # Errors
     /// `NotFound` when there never was a pause process.
     pub async fn pause_ended(&self) -> Result<PauseEnd> {
-        self.begun().await?.pauses.ended().await
+        self.begun().await?.pause_processes.ended().await
     }
 
     /// Ends the pause process; returns once it has ended.
@@ -491,7 +491,7 @@ impl Executor {
     /// # Errors
     /// As [`Executor::pause_ended`].
     pub async fn end_pause(&self) -> Result<PauseEnd> {
-        self.begun().await?.work("the end of the pause process", async |it| it.pauses.end().await).await
+        self.begun().await?.work("the end of the pause process", async |it| it.pause_processes.end().await).await
     }
 
     /// What is used in a cgroup that is not ours, and below it.

@@ -61,7 +61,7 @@ pub struct ShimFacts {
     /// The shim's own cgroup, once the shim has entered it; gathered when facts are read.
     pub charged_in: Option<String>,
     /// The pause process, or the last one; gathered when facts are read.
-    pub pause: Option<PauseFacts>,
+    pub pause: Option<PauseProcessFacts>,
     /// What is known of upgrades of the shim.
     #[serde(default)]
     pub upgrades: Upgrades,
@@ -80,7 +80,7 @@ pub struct Upgrades {
 
 /// What a shim knows of a pause process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct PauseFacts {
+pub struct PauseProcessFacts {
     /// The pid of the process, from its set-up until it was reaped.
     pub pid: Option<i32>,
     /// The end of the process, once it was reaped.

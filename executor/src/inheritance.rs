@@ -20,7 +20,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 
 /// The resource limits of a task that its description does not name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Limits {
+pub enum InheritedLimits {
     /// The limits of `docs/reference.md`, whoever launches the task.
     #[default]
     Fixed,
@@ -43,7 +43,7 @@ static DIFFERS: OnceLock<Differs> = OnceLock::new();
 ///
 /// # Errors
 /// `Internal` when the process cannot hide its memory and files from tasks.
-pub fn leave_behind(limits: Limits) -> Result<()> {
+pub fn leave_behind(limits: InheritedLimits) -> Result<()> {
     leave_behind_again(limits, None)
 }
 
@@ -52,7 +52,7 @@ pub fn leave_behind(limits: Limits) -> Result<()> {
 ///
 /// # Errors
 /// As [`leave_behind`].
-pub fn leave_behind_again(limits: Limits, files: Option<HandedLimit>) -> Result<()> {
+pub fn leave_behind_again(limits: InheritedLimits, files: Option<HandedLimit>) -> Result<()> {
     hide()?;
     let attributes = SchedulingAttributes::default();
     let steps = [
@@ -70,8 +70,8 @@ pub fn leave_behind_again(limits: Limits, files: Option<HandedLimit>) -> Result<
     }
     let oom_score = !has_plain_oom_score(limits);
     let limits = match limits {
-        Limits::Fixed => fix_limits(),
-        Limits::Managers => {
+        InheritedLimits::Fixed => fix_limits(),
+        InheritedLimits::Managers => {
             let of_children = files.map(|[current, maximum]| (Resource::Nofile, Rlimit { current, maximum }));
             raise_files().or(of_children).into_iter().collect()
         }
@@ -82,10 +82,10 @@ pub fn leave_behind_again(limits: Limits, files: Option<HandedLimit>) -> Result<
 
 /// Whether this process's `oom_score_adj` is 0. A manager that the kernel spares, such as a Nomad agent at −1000, starts
 /// shims that it need not spare: their tasks outlive them. A manager of the kind that decides limits decides this too.
-fn has_plain_oom_score(limits: Limits) -> bool {
+fn has_plain_oom_score(limits: InheritedLimits) -> bool {
     const SCORE: &str = "/proc/self/oom_score_adj";
     let score = sys::read_kernel_text(SCORE).unwrap_or_default();
-    let is_spared = score.starts_with('-') && limits == Limits::Fixed;
+    let is_spared = score.starts_with('-') && limits == InheritedLimits::Fixed;
     score.trim() == "0" || is_spared && fs::write(SCORE, "0").is_ok()
 }
 

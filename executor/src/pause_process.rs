@@ -48,7 +48,7 @@ const CLONING: Duration = Duration::from_secs(10);
 
 /// The namespaces of a pause process. It shares with the shim what is not named here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pause {
+pub struct PauseProcess {
     /// The network of the process.
     pub net: Net,
     /// Whether the process gets an IPC namespace.
@@ -89,7 +89,7 @@ pub struct Starting {
 /// `BadSpec` for a name or a sysctl that would change the host's, a network that cannot be opened or that does not
 /// belong to the wanted user namespace, or maps that the kernel refuses; `Unsupported` when the kernel makes no such
 /// namespaces.
-pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
+pub fn start(wanted: &PauseProcess, entry: Option<&Entry>) -> Result<Starting> {
     wanted.check()?;
     let joined = wanted.open_network()?;
     let users = wanted.open_users(joined.as_ref())?;
@@ -135,7 +135,7 @@ impl Starting {
     }
 }
 
-impl Pause {
+impl PauseProcess {
     fn check(&self) -> Result<()> {
         if self.hostname.is_some() && !self.uts {
             let message = "hostname: without a UTS namespace of its own it would be the host's";
@@ -191,7 +191,7 @@ impl Pause {
     }
 }
 
-fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report: RawFd) -> Result<Infallible> {
+fn become_pause(wanted: &PauseProcess, joined: Option<&OwnedFd>, entry: &Entry, report: RawFd) -> Result<Infallible> {
     sys::default_signals(1..=64);
     let what = || "cannot set the pause process up";
     if wanted.users.is_some() {

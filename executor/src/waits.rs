@@ -223,7 +223,7 @@ mod remade {
     impl<F: Future, M: Fn() -> F> Remade<F, M> {
         pub fn new(make: M) -> Remade<F, M> {
             ALIVE.set(ALIVE.get() + 1);
-            Remade { future: Some(Box::pin(make())), make: Box::new(make), due: Box::pin(sleep(pause())) }
+            Remade { future: Some(Box::pin(make())), make: Box::new(make), due: Box::pin(sleep(until_next())) }
         }
     }
 
@@ -245,7 +245,7 @@ mod remade {
                 self.future = Some(Box::pin(other));
             }
             if due {
-                self.due.as_mut().reset(Instant::now() + pause());
+                self.due.as_mut().reset(Instant::now() + until_next());
                 let _ = self.due.as_mut().poll(context);
             }
             self.future.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(context))
@@ -256,7 +256,7 @@ mod remade {
 
     /// The time until a future is recreated, chosen so that all futures together are recreated no
     /// more than a few hundred times a second.
-    fn pause() -> Duration {
+    fn until_next() -> Duration {
         Duration::from_millis(1 + random() % (60 * (1 + ALIVE.get() / 16)))
     }
 

@@ -47,13 +47,13 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
         Limit::Device(rule) => {
             one("devices", if rule.allow() { "devices.allow" } else { "devices.deny" }, &device_rule(rule))
         }
-        Limit::MemoryMax(most) => one("memory", MEMORY_MAX, &figure(*most)),
+        Limit::MemoryMax(most) => one("memory", MEMORY_MAX, &amount(*most)),
         // A kernel that does not count swap gives a task none.
         Limit::MemoryAndSwapMax { both, .. } => {
-            let write = Write::new("memory", "memory.memsw.limit_in_bytes", figure(*both));
+            let write = Write::new("memory", "memory.memsw.limit_in_bytes", amount(*both));
             vec![write.met_without(both.0.is_none())]
         }
-        Limit::MemoryLow(low) => one("memory", "memory.soft_limit_in_bytes", &figure(*low)),
+        Limit::MemoryLow(low) => one("memory", "memory.soft_limit_in_bytes", &amount(*low)),
         Limit::Swappiness(swappiness) => one("memory", "memory.swappiness", swappiness),
         Limit::CpuShares(shares) => one("cpu", "cpu.shares", shares),
         Limit::CpuQuota(CpuQuota { quota, period }) => {
@@ -81,7 +81,7 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
             };
             vec![Write::of_device("blkio", file, *device, most.0.unwrap_or(0), "0")]
         }
-        Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &figure(*most)),
+        Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &amount(*most)),
         Limit::CpuIdle(idle) => vec![Write::cpu_idle(*idle)],
         Limit::CpuBurst(burst) => vec![Write::new("cpu", "cpu.cfs_burst_us", burst).met_without(*burst == 0)],
         Limit::Rdma { device, most } => vec![Write::rdma(device, most)],
@@ -99,7 +99,7 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
 }
 
 /// A figure of the memory and hugetlb controllers.
-fn figure(most: Amount) -> String {
+fn amount(most: Amount) -> String {
     most.0.map_or_else(|| "-1".to_owned(), |most| most.to_string())
 }
 

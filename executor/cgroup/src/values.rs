@@ -80,7 +80,7 @@ impl Amount {
 
     /// Parses the format of v2's files.
     pub fn parse(text: &str) -> Option<Amount> {
-        if text == "max" { Some(Amount(None)) } else { figure(text).map(|figure| Amount(Some(figure))) }
+        if text == "max" { Some(Amount(None)) } else { plain_number(text).map(|figure| Amount(Some(figure))) }
     }
 }
 
@@ -93,7 +93,7 @@ impl Device {
 }
 
 /// Parses a number that everybody reads the same way: the kernel takes `010` for eight, and no `+`.
-pub fn figure(text: &str) -> Option<u64> {
+pub fn plain_number(text: &str) -> Option<u64> {
     let plain = text == "0" || !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
     if plain { text.parse().ok() } else { None }
 }

@@ -235,17 +235,17 @@ pub fn exit(code: i32) -> ! {
 }
 
 /// The status file, mapped: storing takes no system call, and nothing is open that another process might reach.
-pub struct Status(&'static AtomicU64);
+pub struct ExitStatus(&'static AtomicU64);
 
-impl Status {
+impl ExitStatus {
     /// Maps the file behind `fd`, and closes that.
-    pub fn map(fd: i32) -> Option<Status> {
+    pub fn map(fd: i32) -> Option<ExitStatus> {
         // SAFETY: a new mapping overlaps no existing one.
         let page = unsafe { call(number::MMAP, [0, bowline_init::PAGE, PROT_READ_WRITE, MAP_SHARED, fd as usize, 0]) };
         close(fd);
         let page = (page > 0).then_some(page as *const AtomicU64)?;
         // SAFETY: it is mapped for as long as the process lives, and aligned to a page.
-        Some(Status(unsafe { &*page }))
+        Some(ExitStatus(unsafe { &*page }))
     }
 
     pub fn store(&self, number: u64) {

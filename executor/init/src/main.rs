@@ -31,7 +31,7 @@ const USAGE: i32 = 2;
 
 struct Init {
     workload: i32,
-    status: kernel::Status,
+    status: kernel::ExitStatus,
     notify: i32,
     kept: [Option<i32>; MOST_KEPT],
     /// Whether the workload was reaped: its pid may then be another process's.
@@ -67,7 +67,7 @@ fn parse(arguments: &[*const c_char]) -> Option<Init> {
     for (place, fd) in kept.iter_mut().zip(numbers) {
         *place = Some(fd);
     }
-    let status = kernel::Status::map(status)?;
+    let status = kernel::ExitStatus::map(status)?;
     Some(Init { workload, status, notify, kept, reaped: false })
 }
 

@@ -27,7 +27,7 @@ mod launch_plan;
 mod launches;
 mod overview;
 mod pause_process;
-mod pauses;
+mod pause_processes;
 mod planning;
 mod sandbox;
 mod sandboxes;

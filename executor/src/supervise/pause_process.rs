@@ -11,20 +11,20 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::proc_stat;
 
 use super::adoption::claim_by_pidfd;
-use super::pauses::Paused;
+use super::pause_processes::LivePauseProcess;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use crate::facts::SandboxFacts;
 use crate::launch::Live;
-use crate::pause_process::{self, Pause};
+use crate::pause_process::{self, PauseProcess};
 use crate::stats::{self, Stats};
 use crate::worker;
 
 impl Supervisor {
     /// Starts the pause process, in `entry` if that is given. Returns its pid once its namespaces are as wanted.
-    pub async fn start_pause(&self, wanted: &Pause, entry: Option<&Entry>) -> Result<i32> {
-        let _turn = self.pausing.lock().await;
-        if self.pauses.get().is_ok_and(|paused| paused.claim.is_unreaped()) {
+    pub async fn start_pause(&self, wanted: &PauseProcess, entry: Option<&Entry>) -> Result<i32> {
+        let _turn = self.starting_pause_process.lock().await;
+        if self.pause_processes.get().is_ok_and(|paused| paused.claim.is_unreaped()) {
             return Err(Error::new(Kind::AlreadyExists, "there is a pause process here already"));
         }
         let expecting = self.children.expect();
@@ -35,7 +35,7 @@ impl Supervisor {
         drop(expecting);
         match starting.ready().await {
             Ok(()) => {
-                *self.pauses.0.borrow_mut() = Some(Rc::new(Paused { live, claim }));
+                *self.pause_processes.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
                 Ok(pid)
             }
             Err(error) => {
@@ -53,7 +53,7 @@ impl Supervisor {
             return Ok(());
         }
         let entry = self.overhead.entry().await;
-        let pid = self.start_pause(&Pause { pid: true, ..Pause::default() }, entry.as_ref()).await?;
+        let pid = self.start_pause(&PauseProcess { pid: true, ..PauseProcess::default() }, entry.as_ref()).await?;
         if entry.is_none()
             && let Some(path) = self.overhead.path()
         {
@@ -65,7 +65,7 @@ impl Supervisor {
             (record.pause_pid, record.pause_started) = (Some(pid), proc_stat::started(pid));
         });
         sandbox.keep_record()?;
-        self.pauses.get()?.outlive_shim();
+        self.pause_processes.get()?.outlive_shim();
         sandbox.handles.borrow_mut().pids = Some(namespace);
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Supervisor {
         sandbox.handles.borrow_mut().pids = Some(pids_of_process(pid)?);
         let live = Live { pid, pidfd };
         let claim = claim_by_pidfd(&live)?;
-        *self.pauses.0.borrow_mut() = Some(Rc::new(Paused { live, claim }));
+        *self.pause_processes.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl Supervisor {
         sandbox.handles.borrow_mut().pids.take();
         sandbox.facts.change(|SandboxFacts { record, .. }| (record.pause_pid, record.pause_started) = (None, None));
         // Without one there is nothing to end.
-        let _ = self.pauses.end().await;
+        let _ = self.pause_processes.end().await;
     }
 
     /// The path through which members join the pid namespace, if they share one.
@@ -97,7 +97,7 @@ impl Supervisor {
     /// `WrongState` when the pause process has ended: the kernel lets no process join any more.
     pub(super) fn pids_of(&self, sandbox: &Sandbox) -> Result<Option<PathBuf>> {
         let Some(namespace) = sandbox.handles.borrow().pids.as_ref().map(AsRawFd::as_raw_fd) else { return Ok(None) };
-        if !self.pauses.get()?.claim.is_unreaped() {
+        if !self.pause_processes.get()?.claim.is_unreaped() {
             let message = "the process that holds the members' pid namespace was killed by somebody else";
             return Err(Error::new(Kind::WrongState, message).hint("remove the sandbox"));
         }

@@ -19,7 +19,7 @@ use crate::events::{Event, Journal};
 use crate::facts::{ShimFacts, WantedUpgrade};
 use crate::folder::{EventCounts, Folder, StateDir};
 use crate::host;
-use crate::inheritance::Limits;
+use crate::inheritance::InheritedLimits;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
@@ -34,7 +34,7 @@ use crate::waits;
 use crate::watched_value::Known;
 
 use super::children::{Children, Signal as Incoming};
-use super::pauses::Pauses;
+use super::pause_processes::PauseProcesses;
 use super::sandbox::Sandbox;
 use super::shim_cgroup::{Overhead, SETTLED, ShimCgroup};
 use super::task::Task;
@@ -55,7 +55,7 @@ pub struct Config {
     /// Receives the events of the shim's tasks. `None` writes them to the journal in the state folder.
     pub tell: Option<Teller>,
     /// The limits that tasks get where their description names none.
-    pub limits: Limits,
+    pub limits: InheritedLimits,
     /// Where `bowline-init` is, which by default is above the command of a task with the host view. Without it such a
     /// task has no init, and a description that asks for one is refused.
     pub init: Option<PathBuf>,
@@ -75,7 +75,7 @@ impl Config {
             systemd,
             leave: Leave::default(),
             tell: None,
-            limits: Limits::default(),
+            limits: InheritedLimits::default(),
             init: None,
             adopt: None,
             only_a_shim: false,
@@ -110,9 +110,9 @@ pub(crate) struct Supervisor {
     pub(super) journal: Option<RefCell<Journal>>,
     /// Huge page sizes, read at the first request for statistics.
     pub(super) page_sizes: OnceCell<Vec<String>>,
-    pub(crate) pauses: Pauses,
+    pub(crate) pause_processes: PauseProcesses,
     /// Held while a pause process starts: there is at most one.
-    pub(super) pausing: Mutex<()>,
+    pub(super) starting_pause_process: Mutex<()>,
 }
 
 /// Waits for a deadline, if there is one.
@@ -158,8 +158,8 @@ impl Supervisor {
             sandbox: RefCell::default(),
             journal,
             page_sizes: OnceCell::new(),
-            pauses: Pauses::default(),
-            pausing: Mutex::default(),
+            pause_processes: PauseProcesses::default(),
+            starting_pause_process: Mutex::default(),
         }
     }
 
@@ -167,7 +167,7 @@ impl Supervisor {
     /// without having launched any. Needs a `LocalSet`.
     pub async fn run(self: &Rc<Self>) -> Result<()> {
         let served = self.serve().await;
-        self.pauses.leave(&self.children).await;
+        self.pause_processes.leave(&self.children).await;
         self.overhead.end(&self.layout);
         served
     }

@@ -39,7 +39,7 @@ pub struct Programs {
 /// A shim's binary from which shims were started.
 #[derive(Debug)]
 struct Binary {
-    identity: Identity,
+    version: FileVersion,
     /// Its copy that nobody can change.
     sealed: Arc<Sealed>,
     /// Whether a shim that was started from it has said that it serves what this library needs.
@@ -53,7 +53,7 @@ impl Binary {
 }
 
 /// Which file it is, and that it was not written since: device, inode, size, and the time of its last change.
-type Identity = (u64, u64, u64, (i64, i64));
+type FileVersion = (u64, u64, u64, (i64, i64));
 
 impl Programs {
     /// With the shim's binary at `shim`.
@@ -70,12 +70,12 @@ impl Programs {
     /// The copy of the shim's binary at `binary` that nobody can change.
     pub(crate) fn sealed(&self, binary: &Path) -> Result<Arc<Sealed>> {
         let Some(mut known) = self.known() else { return open_sealed(binary).map(Arc::new) };
-        let identity = identity(binary)?;
-        if let Some(known) = known.as_ref().filter(|known| known.identity == identity) {
+        let version = file_version(binary)?;
+        if let Some(known) = known.as_ref().filter(|known| known.version == version) {
             return Ok(known.sealed.clone());
         }
         let sealed = Arc::new(open_sealed(binary)?);
-        *known = Some(Binary { identity, sealed: sealed.clone(), serves: false });
+        *known = Some(Binary { version, sealed: sealed.clone(), serves: false });
         Ok(sealed)
     }
 
@@ -225,7 +225,7 @@ pub(crate) fn spawn(
     started
 }
 
-fn identity(binary: &Path) -> Result<Identity> {
+fn file_version(binary: &Path) -> Result<FileVersion> {
     let meta = std::fs::metadata(binary).doing(Kind::Internal, || format!("cannot look at {}", binary.display()))?;
     Ok((meta.dev(), meta.ino(), meta.len(), (meta.ctime(), meta.ctime_nsec())))
 }

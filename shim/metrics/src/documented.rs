@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::families;
-use super::gather::{Answer, Nomad, Sandbox, Scrape, Shim, ShimMemory, Task, Unit};
+use super::gather::{Answer, Nomad, Sandbox, Scrape, Shim, ShimMemory, Task, TrackedUnit};
 use super::text::{Described, Exposition, Form, Type};
 
 /// The marks around the table in the page.
@@ -119,7 +119,7 @@ pub fn everything() -> Exposition {
             figures: Some(task),
             exit: Some(exit),
         }],
-        units: vec![Unit {
+        units: vec![TrackedUnit {
             unit: "ssh.service".to_owned(),
             cgroup: "/system.slice/ssh.service".to_owned(),
             figures: Some(usage()),

@@ -7,7 +7,7 @@ use bowline_executor::figures::TaskFigures;
 use bowline_executor::{ExitReport, HealthStatus, Pressure, Stats, VERSION};
 use jiff::Timestamp;
 
-use super::gather::{Nomad, Sandbox, Scrape, Shim, Task, Unit};
+use super::gather::{Nomad, Sandbox, Scrape, Shim, Task, TrackedUnit};
 use super::text::{Exposition, Labels, Type, Value};
 
 /// The words for a task's state.
@@ -135,7 +135,7 @@ fn of_sandbox(host: &mut Of<'_>, sandbox: &Sandbox) {
     }
 }
 
-fn of_unit(host: &mut Of<'_>, unit: &Unit) {
+fn of_unit(host: &mut Of<'_>, unit: &TrackedUnit) {
     let labels = vec![("unit", unit.unit.clone()), ("cgroup", unit.cgroup.clone())];
     let mut of = host.about("unit", labels);
     of.gauge("up", "Whether the unit that is tracked has a cgroup", u64::from(unit.figures.is_some()));

@@ -40,7 +40,7 @@ pub struct Scrape {
     pub shims: Vec<Shim>,
     pub sandboxes: Vec<Sandbox>,
     pub tasks: Vec<Task>,
-    pub units: Vec<Unit>,
+    pub units: Vec<TrackedUnit>,
 }
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Nomad {
 
 /// A tracked unit of the host.
 #[derive(Debug)]
-pub struct Unit {
+pub struct TrackedUnit {
     pub unit: String,
     pub cgroup: String,
     /// The usage of the cgroup; `None` if there is no such cgroup.
@@ -382,7 +382,7 @@ pub fn gather_units(state: &StateDir, scrape: &mut Scrape) {
                 None
             }
         };
-        scrape.units.push(Unit { unit: unit.unit.to_string(), cgroup, figures });
+        scrape.units.push(TrackedUnit { unit: unit.unit.to_string(), cgroup, figures });
     }
 }
 

@@ -234,7 +234,7 @@ fn enough(memory: Option<ByteSize>) -> Result<(), Invalid> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::host_limits::{CpuQuota, INFINITY};
+    use crate::host_limits::{HostCpuQuota, INFINITY};
 
     fn refused(text: &str) -> Invalid {
         parse(text).expect_err(text)
@@ -261,7 +261,7 @@ mod tests {
         let Parsed { manifest, skipped } = parse(text).unwrap();
         assert_eq!(skipped, []);
         assert_eq!(manifest.slices[0].wanted(), Change::to("50".parse().ok(), Some(ByteSize::mib(512))));
-        let no_quota = Change { cpu: Some(CpuQuota::NONE), memory: Some(INFINITY) };
+        let no_quota = Change { cpu: Some(HostCpuQuota::NONE), memory: Some(INFINITY) };
         assert_eq!((manifest.slices[1].wanted(), manifest.services[1].wanted()), (no_quota, no_quota));
         assert_eq!(manifest.on_failure, OnFailure::Disable);
         assert_eq!(manifest.services[0].slice.as_ref().map(UnitName::as_str), Some("system.slice"));

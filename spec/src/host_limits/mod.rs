@@ -16,7 +16,7 @@ mod unit_name;
 pub use drop_in::is_of_older_version;
 pub use manifest::{LEAST_MEMORY, Manifest, OnFailure, Parsed, Service, Slice, parse, schema};
 pub use percent::CpuPercent;
-pub use quota::CpuQuota;
+pub use quota::HostCpuQuota;
 pub use unit_name::{UnitKind, UnitName};
 
 use crate::values::ByteSize;
@@ -28,7 +28,7 @@ pub const INFINITY: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InForce {
     /// CPU time.
-    pub cpu: CpuQuota,
+    pub cpu: HostCpuQuota,
     /// Memory in bytes; [`INFINITY`] for no limit.
     pub memory: u64,
 }
@@ -37,7 +37,7 @@ pub struct InForce {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
     /// CPU time.
-    pub cpu: Option<CpuQuota>,
+    pub cpu: Option<HostCpuQuota>,
     /// Memory in bytes; [`INFINITY`] lifts the limit.
     pub memory: Option<u64>,
 }
@@ -46,14 +46,14 @@ impl Change {
     /// What an entry of a manifest asks for; one that names no limit asks for none.
     pub fn to(cpu: Option<CpuPercent>, memory: Option<ByteSize>) -> Change {
         if cpu.is_none() && memory.is_none() {
-            return Change { cpu: Some(CpuQuota::NONE), memory: Some(INFINITY) };
+            return Change { cpu: Some(HostCpuQuota::NONE), memory: Some(INFINITY) };
         }
-        Change { cpu: cpu.map(CpuQuota::from), memory: memory.map(ByteSize::as_u64) }
+        Change { cpu: cpu.map(HostCpuQuota::from), memory: memory.map(ByteSize::as_u64) }
     }
 
     /// What lifts those limits that it sets.
     pub fn lifted(self) -> Change {
-        Change { cpu: self.cpu.map(|_| CpuQuota::NONE), memory: self.memory.map(|_| INFINITY) }
+        Change { cpu: self.cpu.map(|_| HostCpuQuota::NONE), memory: self.memory.map(|_| INFINITY) }
     }
 
     /// It with what lifts the limits that `before` has set and it says nothing of.
@@ -89,12 +89,12 @@ mod tests {
     use super::*;
 
     fn change(cpu: Option<u64>, memory: Option<u64>) -> Change {
-        Change { cpu: cpu.map(CpuQuota::per_second), memory }
+        Change { cpu: cpu.map(HostCpuQuota::per_second), memory }
     }
 
     #[test]
     fn only_what_differs_is_changed() {
-        let now = InForce { cpu: CpuQuota::per_second(250_000), memory: INFINITY };
+        let now = InForce { cpu: HostCpuQuota::per_second(250_000), memory: INFINITY };
         for (wanted, differs) in [
             (change(None, None), change(None, None)),
             (change(Some(250_000), None), change(None, None)),
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_change_is_undone_where_it_was_made() {
-        let before = InForce { cpu: CpuQuota::per_second(1), memory: 2 };
+        let before = InForce { cpu: HostCpuQuota::per_second(1), memory: 2 };
         assert_eq!(change(Some(7), None).undone(before), change(Some(1), None));
         assert_eq!(change(None, Some(7)).undone(before), change(None, Some(2)));
     }

@@ -28,15 +28,15 @@ const WORDS: [(&str, u64); 7] = [
 
 /// CPU time for each second, in µs; or no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuQuota(u64);
+pub struct HostCpuQuota(u64);
 
-impl CpuQuota {
+impl HostCpuQuota {
     /// No limit.
-    pub const NONE: CpuQuota = CpuQuota(INFINITY);
+    pub const NONE: HostCpuQuota = HostCpuQuota(INFINITY);
 
     /// `usec` µs for each second, as it is on the bus: `u64::MAX` is no limit.
-    pub const fn per_second(usec: u64) -> CpuQuota {
-        CpuQuota(usec)
+    pub const fn per_second(usec: u64) -> HostCpuQuota {
+        HostCpuQuota(usec)
     }
 
     /// The quota in µs for each second; `u64::MAX` is no limit.
@@ -46,25 +46,25 @@ impl CpuQuota {
 
     /// In percent of one CPU; `None` for no limit.
     pub fn percent(self) -> Option<f64> {
-        (self != CpuQuota::NONE).then(|| self.0 as f64 / PERCENT as f64)
+        (self != HostCpuQuota::NONE).then(|| self.0 as f64 / PERCENT as f64)
     }
 }
 
-impl From<CpuPercent> for CpuQuota {
-    fn from(percent: CpuPercent) -> CpuQuota {
-        CpuQuota(u64::from(percent.as_u32()) * PERCENT)
+impl From<CpuPercent> for HostCpuQuota {
+    fn from(percent: CpuPercent) -> HostCpuQuota {
+        HostCpuQuota(u64::from(percent.as_u32()) * PERCENT)
     }
 }
 
-impl FromStr for CpuQuota {
+impl FromStr for HostCpuQuota {
     type Err = Invalid;
 
     /// What systemd prints.
-    fn from_str(text: &str) -> Result<CpuQuota, Invalid> {
+    fn from_str(text: &str) -> Result<HostCpuQuota, Invalid> {
         let wrong = || Invalid::value(format!("{text:?} is no CPU time for each second, such as 250ms or infinity"));
         match text.trim() {
-            "infinity" => return Ok(CpuQuota::NONE),
-            "0" => return Ok(CpuQuota(0)),
+            "infinity" => return Ok(HostCpuQuota::NONE),
+            "0" => return Ok(HostCpuQuota(0)),
             "" => return Err(wrong()),
             _ => {}
         }
@@ -76,7 +76,7 @@ impl FromStr for CpuQuota {
             let more = scaled(number, *each).ok_or_else(wrong)?;
             usec = usec.checked_add(more).ok_or_else(wrong)?;
         }
-        Ok(CpuQuota(usec))
+        Ok(HostCpuQuota(usec))
     }
 }
 
@@ -94,7 +94,7 @@ fn scaled(number: &str, each: u64) -> Option<u64> {
     whole.checked_add(u64::try_from(part).ok()?)
 }
 
-impl fmt::Display for CpuQuota {
+impl fmt::Display for HostCpuQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             INFINITY => f.write_str("infinity"),
@@ -107,7 +107,7 @@ impl fmt::Display for CpuQuota {
     }
 }
 
-impl Serialize for CpuQuota {
+impl Serialize for HostCpuQuota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -135,30 +135,30 @@ mod tests {
             ("1h 1us", 3_600_000_001),
             ("123.456ms", 123_456),
         ] {
-            assert_eq!(text.parse::<CpuQuota>().unwrap().as_usec(), usec, "{text}");
+            assert_eq!(text.parse::<HostCpuQuota>().unwrap().as_usec(), usec, "{text}");
         }
         for text in ["", " ", "5", "-1s", "s", "1.s", ".5s", "1.2.3s", "1 s", "1S", "NaN", "[not set]", "99999999999w"]
         {
-            assert!(text.parse::<CpuQuota>().is_err(), "{text}");
+            assert!(text.parse::<HostCpuQuota>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_percent_is_ten_milliseconds_of_a_second() {
-        let quota = CpuQuota::from("25".parse::<CpuPercent>().unwrap());
+        let quota = HostCpuQuota::from("25".parse::<CpuPercent>().unwrap());
         assert_eq!((quota.as_usec(), quota.to_string().as_str(), quota.percent()), (250_000, "250ms", Some(25.0)));
-        assert_eq!((CpuQuota::NONE.to_string().as_str(), CpuQuota::NONE.percent()), ("infinity", None));
+        assert_eq!((HostCpuQuota::NONE.to_string().as_str(), HostCpuQuota::NONE.percent()), ("infinity", None));
     }
 
     proptest! {
         #[test]
         fn what_is_printed_reads_back(usec: u64) {
-            prop_assert_eq!(CpuQuota(usec).to_string().parse::<CpuQuota>().unwrap(), CpuQuota(usec));
+            prop_assert_eq!(HostCpuQuota(usec).to_string().parse::<HostCpuQuota>().unwrap(), HostCpuQuota(usec));
         }
 
         #[test]
         fn reading_never_panics(text in "\\PC*|[0-9.a-z ]*") {
-            let _ = text.parse::<CpuQuota>();
+            let _ = text.parse::<HostCpuQuota>();
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 use crate::text::text_value;
 
 /// Longest first: `Display` goes through them in this order. Nanoseconds each.
-const UNITS: [(&str, u64); 6] = [
+const SUFFIXES: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
     ("s", 1_000_000_000),
@@ -63,7 +63,7 @@ impl FromStr for Duration {
             let per_unit = match unit {
                 // Only a number that stands alone may do without its unit.
                 "" if number.len() == text_trimmed.len() => 1_000_000_000,
-                _ => UNITS.iter().find(|u| u.0 == unit).ok_or_else(wrong)?.1,
+                _ => SUFFIXES.iter().find(|u| u.0 == unit).ok_or_else(wrong)?.1,
             };
             nanos = nanos.saturating_add(multiply(number, per_unit).ok_or_else(wrong)?);
             rest = tail;
@@ -92,7 +92,7 @@ impl fmt::Display for Duration {
         if left == 0 {
             return f.write_str("0");
         }
-        for (unit, nanos) in UNITS {
+        for (unit, nanos) in SUFFIXES {
             if left >= nanos {
                 write!(f, "{}{unit}", left / nanos)?;
                 left %= nanos;

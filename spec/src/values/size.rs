@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::invalid::Invalid;
 use crate::text::text_value;
 
-const UNITS: [(char, u32); 5] = [('t', 40), ('g', 30), ('m', 20), ('k', 10), ('b', 0)];
+const SUFFIXES: [(char, u32); 5] = [('t', 40), ('g', 30), ('m', 20), ('k', 10), ('b', 0)];
 
 /// A number of bytes: `64M`, `1.5G`, `64MiB`, `1048576`.
 ///
@@ -50,7 +50,7 @@ impl FromStr for ByteSize {
         let shift = match unit.trim_start() {
             "" => 0,
             unit => {
-                UNITS
+                SUFFIXES
                     .iter()
                     .find(|(letter, _)| {
                         let rest = unit.strip_prefix(*letter);
@@ -88,7 +88,7 @@ fn scale(digits: &str, shift: u32) -> Option<u64> {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS.iter().find(|(_, shift)| *shift > 0 && self.0 > 0 && self.0.is_multiple_of(1 << shift));
+        let unit = SUFFIXES.iter().find(|(_, shift)| *shift > 0 && self.0 > 0 && self.0.is_multiple_of(1 << shift));
         match unit {
             Some((letter, shift)) => {
                 write!(f, "{}{}", self.0 >> shift, letter.to_ascii_uppercase())

@@ -1,7 +1,7 @@
 //! The limits that a file of cgroup v2 means, as its `unified` section of a configuration or systemd gives them.
 
 use super::Limit;
-use crate::values::{Amount, CpuQuota, Device, IoWeight, Rate, figure};
+use crate::values::{Amount, CpuQuota, Device, IoWeight, Rate, plain_number};
 
 /// The limits that `value` in a v2 file means.
 pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
@@ -15,7 +15,7 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
         "memory.swap.max" => amount(Limit::SwapMax),
         "memory.zswap.max" => amount(Limit::ZswapMax),
         "pids.max" => amount(Limit::Pids),
-        "cpu.weight" => figure(text).map(|weight| vec![Limit::CpuWeight(weight)]),
+        "cpu.weight" => plain_number(text).map(|weight| vec![Limit::CpuWeight(weight)]),
         "cpu.max" => cpu_max(text).map(|limit| vec![limit]),
         "cpuset.cpus" if !text.is_empty() => Some(vec![Limit::Cpus(text.into())]),
         "cpuset.mems" if !text.is_empty() => Some(vec![Limit::MemoryNodes(text.into())]),
@@ -30,12 +30,12 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
 fn cpu_max(text: &str) -> Option<Limit> {
     let quota = |text: &str| match text {
         "max" => Some(-1),
-        text => i64::try_from(figure(text)?).ok().filter(|quota| *quota > 0),
+        text => i64::try_from(plain_number(text)?).ok().filter(|quota| *quota > 0),
     };
     Some(match text.split_once(' ') {
         None => Limit::CpuQuotaAlone(quota(text)?),
         Some((text, period)) => {
-            let period = Some(figure(period).filter(|period| *period > 0)?);
+            let period = Some(plain_number(period).filter(|period| *period > 0)?);
             Limit::CpuQuota(CpuQuota { quota: Some(quota(text)?), period })
         }
     })
@@ -48,7 +48,7 @@ fn io_weight(text: &str) -> Option<Limit> {
         Some(("default", weight)) => (None, weight),
         Some((device, weight)) => (Some(Device::parse(device)?), weight),
     };
-    Some(Limit::IoWeight { device, weight: IoWeight::Io(figure(weight)?) })
+    Some(Limit::IoWeight { device, weight: IoWeight::Io(plain_number(weight)?) })
 }
 
 /// Parses `8:0 rbps=1000 wiops=max`.

@@ -157,7 +157,7 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
                 (Version::V2, weight) => ("IOWeight", "IODeviceWeight", v2::io_weight(*weight)),
             };
             match device {
-                Some(device) => return figure(out, one, *device, weight),
+                Some(device) => return put_for_device(out, one, *device, weight),
                 None => (all, weight),
             }
         }
@@ -171,7 +171,7 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
                 (Version::V2, Rate::Reads) => "IOReadIOPSMax",
                 (Version::V2, Rate::Writes) => "IOWriteIOPSMax",
             };
-            return figure(out, name, *device, amount(*most));
+            return put_for_device(out, name, *device, amount(*most));
         }
         // On v1 the limits that only v2 has are refused.
         (
@@ -232,7 +232,7 @@ fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
     put(out, name, Value::Set(bits));
 }
 
-fn figure(out: &mut Vec<Property>, name: &'static str, device: Device, figure: u64) {
+fn put_for_device(out: &mut Vec<Property>, name: &'static str, device: Device, figure: u64) {
     let device = (format!("/dev/block/{device}"), figure);
     match out.iter_mut().find(|property| property.name == name) {
         Some(Property { value: Value::Devices(devices), .. }) => devices.push(device),

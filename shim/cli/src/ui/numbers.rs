@@ -15,19 +15,19 @@ pub fn percent(value: Option<f64>) -> String {
 /// Formats bytes in the largest binary unit that gives at least 1: `64MiB`, `1.5GiB`.
 pub fn size(bytes: Option<u64>) -> String {
     or_dash(bytes.map(|bytes| {
-        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        const SUFFIXES: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
         if bytes < 1024 {
             return format!("{bytes}B");
         }
         let mut value = bytes as f64 / 1024.0;
         let mut unit = 0;
         // A value that would round to 1024 moves to the next unit.
-        while value >= 1023.95 && unit + 1 < UNITS.len() {
+        while value >= 1023.95 && unit + 1 < SUFFIXES.len() {
             value /= 1024.0;
             unit += 1;
         }
         let text = format!("{value:.1}");
-        format!("{}{}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
+        format!("{}{}", text.strip_suffix(".0").unwrap_or(&text), SUFFIXES[unit])
     }))
 }
 

@@ -56,7 +56,7 @@ enum State {
 
 /// The status of a sandbox.
 #[derive(Debug, Clone)]
-pub struct Status {
+pub struct SandboxStatus {
     /// Whether members can be created in it.
     pub ready: bool,
     /// The pid of its pause process; 0 before the start.
@@ -241,8 +241,8 @@ impl Sandbox {
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn status(&self, id: &str) -> Result<Status> {
-        self.with(id, |known| Status {
+    pub fn status(&self, id: &str) -> Result<SandboxStatus> {
+        self.with(id, |known| SandboxStatus {
             ready: known.state == State::Ready,
             pid: known.pid,
             created_at: known.created_at,
@@ -345,7 +345,7 @@ impl Sandbox {
 }
 
 /// More information about a sandbox, under containerd's own names.
-pub fn info(status: &Status) -> BTreeMap<&'static str, String> {
+pub fn info(status: &SandboxStatus) -> BTreeMap<&'static str, String> {
     let state = if status.ready { READY } else { NOT_READY };
     let mut info = BTreeMap::from([("pid", status.pid.to_string()), ("state", state.to_owned())]);
     if let Some(network) = &status.network {

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Idmap, Kind, Pause, PauseNet, Result, checked_cgroup_path};
+use bowline_executor::{Doing, Error, Idmap, Kind, PauseNet, PauseProcess, Result, checked_cgroup_path};
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;
@@ -34,7 +34,7 @@ const POD: &str = "runtime.v1.PodSandboxConfig";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// Its namespaces, host name and sysctls.
-    pub pause: Pause,
+    pub pause: PauseProcess,
     /// The cgroup of all its members, which the manager creates.
     pub cgroup: Option<String>,
     /// The files that its members see, by path. CRI leaves them to whoever creates the sandbox.
@@ -77,7 +77,7 @@ impl Wanted {
 
     fn by_default(given: Option<PathBuf>) -> Wanted {
         let net = given.map_or(PauseNet::Host, PauseNet::Path);
-        Wanted { pause: Pause { net, ipc: true, uts: true, ..Pause::default() }, ..Wanted::default() }
+        Wanted { pause: PauseProcess { net, ipc: true, uts: true, ..PauseProcess::default() }, ..Wanted::default() }
     }
 
     fn of_pod(pod: &PodSandboxConfig, given: Option<PathBuf>) -> Result<Wanted> {
@@ -104,7 +104,7 @@ impl Wanted {
             Some(path) => PauseNet::Path(path),
             None => PauseNet::New,
         };
-        let pause = Pause {
+        let pause = PauseProcess {
             net,
             ipc: mode(options.ipc, "ipc")? != NamespaceMode::NODE,
             // A pod in the host's network has the host's name.
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(of(modes(POD, POD, POD), None).net, PauseNet::New, "isolated, as it asks for");
         assert!(of(modes(POD, POD, POD), given.clone()).pid);
         let host = of(modes(NODE, NODE, NODE), given);
-        let as_the_host = Pause::default();
+        let as_the_host = PauseProcess::default();
         assert_eq!(host, as_the_host, "with its name");
     }
 
@@ -321,7 +321,7 @@ mod tests {
     fn a_configuration_s_namespaces_are_those_that_it_names() {
         let all = json!({"namespaces": [{"type": "network"}, {"type": "pid"}, {"type": "mount"}]});
         let pause = configured(&all, None).expect("it makes sense").pause;
-        assert_eq!(pause, Pause { net: PauseNet::New, pid: true, ..Pause::default() });
+        assert_eq!(pause, PauseProcess { net: PauseNet::New, pid: true, ..PauseProcess::default() });
         let pause = configured(&all, Some("/run/netns/x")).expect("it makes sense").pause;
         assert_eq!(pause.net, PauseNet::Path("/run/netns/x".into()), "what the request names counts");
         let silent = configured(&json!({}), None).expect("it makes sense").pause;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bowline_executor::systemd::host::{Answer, DropIn, HostUnit, Question, Revert, memory_property};
 use bowline_executor::systemd::{Property, Value};
 use bowline_executor::{Error, Kind, Result, is_cgroup_v2};
-use bowline_spec::host_limits::{Change, CpuQuota, INFINITY, InForce, UnitName};
+use bowline_spec::host_limits::{Change, HostCpuQuota, INFINITY, InForce, UnitName};
 use bowline_spec::values::ByteSize;
 
 use super::{PARTLY, complain};
@@ -145,7 +145,7 @@ impl Bus {
 
 /// The limits of a unit that are in force.
 pub fn in_force(unit: &HostUnit) -> InForce {
-    InForce { cpu: CpuQuota::per_second(unit.cpu_quota), memory: unit.memory }
+    InForce { cpu: HostCpuQuota::per_second(unit.cpu_quota), memory: unit.memory }
 }
 
 /// The properties that turn on the accounting of CPU time and memory where it is off.
@@ -162,7 +162,7 @@ fn properties(limits: Change) -> Vec<Property> {
 }
 
 /// Formats a CPU limit in percent, or as "unlimited".
-pub fn cpu_text(quota: CpuQuota) -> String {
+pub fn cpu_text(quota: HostCpuQuota) -> String {
     quota.percent().map_or("unlimited".to_owned(), |percent| format!("{percent}%"))
 }
 
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn limits_are_told_as_a_person_writes_them() {
-        let limits = Change { cpu: Some(CpuQuota::per_second(250_000)), memory: Some(200 << 20) };
+        let limits = Change { cpu: Some(HostCpuQuota::per_second(250_000)), memory: Some(200 << 20) };
         assert_eq!(told(limits, [true; 2]), "cpu 25%, memory 200M");
         assert_eq!(told(limits.lifted(), [true, false]), "cpu unlimited, memory unlimited, memory accounting");
         assert_eq!(told(Change::default(), [true; 2]), "");
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn only_what_is_named_is_a_property() {
-        let limits = Change { cpu: Some(CpuQuota::NONE), memory: None };
+        let limits = Change { cpu: Some(HostCpuQuota::NONE), memory: None };
         let names = |all: Vec<Property>| all.into_iter().map(|one| one.name).collect::<Vec<_>>();
         assert_eq!(properties(limits)[0].value, Value::Number(u64::MAX));
         assert_eq!(names(properties(limits)), ["CPUQuotaPerSecUSec"]);

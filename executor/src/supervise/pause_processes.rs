@@ -9,7 +9,7 @@ use bowline_sys as sys;
 
 use super::children::Children;
 use crate::claim::Claim;
-use crate::facts::PauseFacts;
+use crate::facts::PauseProcessFacts;
 use crate::launch::Live;
 use crate::pause_process::RECORDED;
 use crate::request::PauseEnd;
@@ -17,15 +17,15 @@ use crate::worker;
 
 /// The current pause process, or the last one.
 #[derive(Default)]
-pub struct Pauses(pub(super) RefCell<Option<Rc<Paused>>>);
+pub struct PauseProcesses(pub(super) RefCell<Option<Rc<LivePauseProcess>>>);
 
 /// A pause process; it lives until `claim` has its end.
-pub(super) struct Paused {
+pub(super) struct LivePauseProcess {
     pub live: Live,
     pub claim: Claim,
 }
 
-impl Paused {
+impl LivePauseProcess {
     /// Lets the process outlive the shim: the record on disk names it.
     pub fn outlive_shim(&self) {
         // An error means that the process has ended.
@@ -44,17 +44,17 @@ impl Paused {
     }
 }
 
-impl Pauses {
-    pub(super) fn get(&self) -> Result<Rc<Paused>> {
+impl PauseProcesses {
+    pub(super) fn get(&self) -> Result<Rc<LivePauseProcess>> {
         let one = self.0.borrow().clone();
         one.ok_or_else(|| Error::new(Kind::NotFound, "there is no pause process here"))
     }
 
     /// The facts about the pause process, if there is or was one.
-    pub fn facts(&self) -> Option<PauseFacts> {
+    pub fn facts(&self) -> Option<PauseProcessFacts> {
         let paused = self.get().ok()?;
         let end = paused.claim.end();
-        Some(PauseFacts { pid: end.is_none().then_some(paused.claim.pid), end })
+        Some(PauseProcessFacts { pid: end.is_none().then_some(paused.claim.pid), end })
     }
 
     /// Waits until the pause process has ended.

@@ -18,8 +18,8 @@ use bowline_executor::{Doing, Kind, Result, StateDir};
 use clap::Parser as _;
 
 use commands::{
-    adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, launch, limits, logs, man,
-    pause, ps, resume, rm, sandbox, schema, spec, stats, stop, top, units, update, upgrade, wait,
+    adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, limits, logs, man, pause, ps,
+    resume, rm, run, sandbox, schema, spec, start, stats, stop, top, units, update, upgrade, wait,
 };
 use input::args::{Cli, Command};
 use input::{completion, misuse};
@@ -60,9 +60,9 @@ async fn run(cli: Cli) -> Result<u8> {
         state.check()?;
     }
     match cli.command {
-        Command::Run { task, how, .. } if how.detach => launch::start(&state, task, how.json).await,
-        Command::Run { task, detach, how } => launch::run(&state, task, detach.detach_keys, how).await,
-        Command::Start { task, json } => launch::start(&state, task, json).await,
+        Command::Run { task, how, .. } if how.detach => start::start(&state, task, how.json).await,
+        Command::Run { task, detach, how } => run::run(&state, task, detach.detach_keys, how).await,
+        Command::Start { task, json } => start::start(&state, task, json).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
         Command::Stop { ids, signal, grace } => stop::run(&state, &ids, signal, grace).await,

@@ -1,4 +1,4 @@
-//! The commands of the command line, each in a file of its name; `run` and `start` are in `launch`.
+//! The commands of the command line, each in a file of its name; `launch` has what `run` and `start` share.
 
 pub mod adopt;
 pub mod attach;
@@ -19,9 +19,11 @@ pub mod pause;
 pub mod ps;
 pub mod resume;
 pub mod rm;
+pub mod run;
 pub mod sandbox;
 pub mod schema;
 pub mod spec;
+pub mod start;
 pub mod stats;
 pub mod stop;
 pub mod top;

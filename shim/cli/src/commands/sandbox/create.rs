@@ -7,7 +7,7 @@ use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
 
 use super::{examine, remove, warn};
-use crate::commands::launch;
+use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
 use crate::input::flags::set_all;
@@ -45,7 +45,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         return Err(up.abandon_sandbox(state, &id, error));
     }
     for (index, member) in members.into_iter().enumerate() {
-        if let Err(error) = launch::start_member(state, &id, member).await {
+        if let Err(error) = start::start_member(state, &id, member).await {
             // Create everything or nothing.
             let gone = remove::remove(state, &id, true).await;
             let error = error.within(format_args!("members[{index}]"));

@@ -1,0 +1,263 @@
+//! `run`: starts a task in the foreground, passes its output on, and exits with its code.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline_client::launching_shim::Up;
+use bowline_client::spawn::Programs;
+use bowline_client::{Presence, Shim, dead, find_or_adopt, remove_ended};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy};
+use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
+use bowline_spec::Task;
+use bowline_spec::id::TaskId;
+use tokio::task::JoinHandle;
+
+use crate::commands::launch::{Described, Wanted, describe_task, request, tell_notes, tell_of_slice};
+use crate::commands::{attach, rm};
+use crate::input::args::RunArgs;
+use crate::input::args::task::TaskArgs;
+use crate::ui::detach::DetachKeys;
+use crate::ui::session::{Happened, Session, Wish};
+use crate::ui::streams::Outputs;
+use crate::ui::{json, outcome, terminal};
+use crate::{TIMED_OUT, complain, reach};
+
+/// Runs `bowline run`: a task in the foreground; exits with its code.
+pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
+    let RunArgs { rm, json, .. } = how;
+    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
+    let (interactive, raw) = (args.interactive, args.tty);
+    if raw {
+        terminal::require()?;
+    }
+    let sandbox = args.isolation.sandbox.clone();
+    let Described { id, task, secrets } = describe_task(state, args).await?;
+    wanted.secrets = secrets;
+    let mut up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
+    let outputs = outputs(&task, json);
+    let wish = Wish { input: interactive, outputs, outlives: !task.terminal, raw, keys };
+    let mut session = match Session::begin(up.folder(), &wish) {
+        Ok(session) => session,
+        Err(error) => return Err(up.abandon(error)),
+    };
+    let attached = task.terminal && !json;
+    let request = in_foreground(request(&task, wanted)?, session.attachment(), attached);
+    match up.launch(request).await {
+        Ok(launched) => tell_notes(&launched),
+        Err(error) => {
+            let _ = session.what_is_there();
+            return Err(up.abandon(error));
+        }
+    }
+    tell_of_slice(state, up.folder(), &id).await;
+    let report = match watch(&up, &mut session, &task, &id, attached).await {
+        Ok(Seen::Ended(report)) => report,
+        Ok(Seen::Left) => {
+            drop(session);
+            attach::left(&id, rm);
+            return Ok(0);
+        }
+        Ok(Seen::Unread) => {
+            let passed = session.what_is_there();
+            attach::left(&id, rm);
+            return passed.map(|()| 0).map_err(|error| error.within(format!("output of task {id} is lost")));
+        }
+        Err(error) => {
+            let _ = session.what_is_there();
+            // A shim that does not answer may recover.
+            return Err(if error.kind() == Kind::Unavailable { error } else { up.bereft(error, rm) });
+        }
+    };
+    let passed = match json {
+        true => session.what_is_there().and_then(|()| json::print(&report)),
+        false => session.until_closed(),
+    };
+    if report.shim_died {
+        return Err(up.bereft(dead(&id), rm));
+    }
+    if report.unwritten.is_some() {
+        leave_unwritten(up, &id, &report, rm)?;
+    } else {
+        let (folder, died) = up.done().await?;
+        match rm {
+            true if died => rm::say_left_alone(&remove_ended(&folder, folder.lock()?, &Programs::default())?),
+            true => folder.remove(folder.lock()?)?,
+            false => {}
+        }
+    }
+    passed.map_err(|error| outcome::lost(error, &id, &report))?;
+    if report.stopped_by == Some(StoppedBy::Timeout) { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
+}
+
+/// Adds our streams to the request. A task with a terminal is attached to instead.
+fn in_foreground(request: LaunchRequest, streams: AttachRequest, attached: bool) -> LaunchRequest {
+    if attached {
+        return LaunchRequest { attach: Some(streams).into(), ..request };
+    }
+    let AttachRequest { stdin, stdout, stderr, .. } = streams;
+    LaunchRequest { stdin, stdout, stderr, foreground: true, ..request }
+}
+
+/// Which outputs of the task come to us. With `json` none do, as the report has the end of them. Output that the
+/// description sends to a file goes only there, except a terminal's.
+fn outputs(task: &Task, json: bool) -> Outputs {
+    let unsent = |file: &Option<PathBuf>| !json && file.is_none();
+    match task.terminal {
+        true => Outputs { stdout: !json, stderr: false },
+        false => Outputs { stdout: unsent(&task.output.stdout), stderr: unsent(&task.output.stderr) },
+    }
+}
+
+/// Handles a task that has ended but whose report its shim cannot write yet. Without `rm`, the shim stays until it can;
+/// with `rm`, removes the task, which lets the shim exit.
+fn leave_unwritten(up: Up, id: &TaskId, report: &ExitReport, rm: bool) -> Result<()> {
+    if rm {
+        return up.let_go().remove_unwritten(report);
+    }
+    let why = report.unwritten.as_deref().unwrap_or_default();
+    let hint = format!("its shim keeps it until the disk takes it; until then `bowline wait {id}` asks the shim");
+    complain(&format!("the exit report of task {id} is not written yet: {why}"), Some(&hint));
+    Ok(())
+}
+
+/// How watching a task in the foreground ended.
+enum Seen {
+    Ended(Box<ExitReport>),
+    /// The user detached, and the task runs on.
+    Left,
+    /// Nobody reads the task's terminal any more; the task runs on.
+    Unread,
+}
+
+/// How long a task that is being stopped may take before a line says so.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long after a task's time is over we look whether its shim is about it.
+const SHIM_IS_LATE: Duration = Duration::from_secs(1);
+
+/// Waits for the task's end. The first interrupt stops the task as its description says, the next one kills it. When the
+/// task's time is over, its shim stops it. If we are `attached`, the user may detach.
+///
+/// # Errors
+/// `Unavailable` if the task was stopped past its shim, which does not answer.
+async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attached: bool) -> Result<Seen> {
+    let mut shim = up.shim.clone();
+    let timeout = task.timeout.map(|timeout| timeout.as_std());
+    let (over, late) = (after(timeout), after(timeout.map(|timeout| timeout + SHIM_IS_LATE)));
+    let (mut end, still_there) = (attach::until_end(&shim), after(None));
+    tokio::pin!(over, late, still_there);
+    let (mut is_over, mut is_late) = (false, false);
+    let mut grace = None;
+    let mut asked = None;
+    let mut past_shim = None;
+    loop {
+        tokio::select! {
+            report = &mut end => {
+                let report = match report? {
+                    Some(report) => Box::new(report),
+                    None => match find_or_adopt(up.folder(), id, &Programs::default()).await? {
+                        // A new shim opens our streams again.
+                        Presence::Live(new) => {
+                            end = attach::until_end(&new);
+                            shim = new;
+                            // The one that died may not have heard of it.
+                            if let Some(grace) = asked {
+                                past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+                            }
+                            continue;
+                        }
+                        Presence::Exited(report) => report,
+                        Presence::Dead | Presence::Starting => return Err(dead(id)),
+                    },
+                };
+                // Its shim may have been done before we looked at the clock.
+                if !is_over && report.stopped_by == Some(StoppedBy::Timeout) {
+                    tell_of_timeout(id);
+                }
+                return Ok(Seen::Ended(report));
+            }
+            ended = ended_past_shim(&mut past_shim) => return Err(ended.err().unwrap_or_else(|| unknown_end(id))),
+            () = &mut over, if !is_over => {
+                is_over = true;
+                tell_of_timeout(id);
+                still_there.set(after(Some(QUIET)));
+                grace = Some(0);
+            }
+            () = &mut late, if !is_late => {
+                is_late = true;
+                // No news for a shim that has stopped the task: this does not shorten the grace.
+                past_shim = stop(&shim, up.folder(), id, None).await.or(past_shim);
+            }
+            () = &mut still_there => {
+                still_there.set(after(None));
+                // In a terminal of its own, Ctrl-C is the task's.
+                if !attached {
+                    tell_of_grace(task, id);
+                }
+            }
+            happened = session.happened() => match happened {
+                Happened::Interrupted(_) => {
+                    asked = Some(grace);
+                    past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+                    still_there.set(after(grace.is_none().then_some(QUIET)));
+                    grace = Some(0);
+                }
+                Happened::Resized => attach::resize(&shim, "").await,
+                Happened::Left => return Ok(Seen::Left),
+                Happened::Unread if attached => return Ok(Seen::Unread),
+                // The task's pipe is closed, but the task may run on.
+                Happened::Unread => {}
+            }
+        }
+    }
+}
+
+fn tell_of_timeout(id: &TaskId) {
+    complain(&format!("task {id} is stopped: its time is over"), None);
+}
+
+/// Says that a task which is being stopped has not ended yet, and what may be done about it.
+fn tell_of_grace(task: &Task, id: &TaskId) {
+    let left = task.stop.grace().saturating_sub(QUIET);
+    if left.is_zero() {
+        return;
+    }
+    let message =
+        format!("task {id} has not ended on {}: it is killed in {} s", task.stop.signal(), left.as_secs_f64().ceil());
+    complain(&message, Some("Ctrl-C kills it now"));
+}
+
+/// Stops the task through its shim. If the shim does not answer, starts to stop the task past it.
+async fn stop(shim: &Shim, folder: &Folder, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
+    match shim.stop(None, grace).await {
+        Err(error) if error.kind() == Kind::Unavailable => {
+            complain(&format!("{error}; task {id} is stopped past it"), None);
+            let (folder, id, grace) = (folder.clone(), id.clone(), grace.map(Duration::from_millis));
+            let stopped = async move { reach::past_shim(&folder, &id, move |task| task.stop(None, grace)).await };
+            Some(tokio::spawn(stopped))
+        }
+        // The task may end before the shim gets the request.
+        Ok(()) | Err(_) => None,
+    }
+}
+
+/// Completes when the work that [`stop`] started is done; never if there is none.
+async fn ended_past_shim(begun: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    match begun {
+        Some(begun) => begun.await.doing(Kind::Internal, || "cannot go past the shim")?,
+        None => std::future::pending().await,
+    }
+}
+
+fn unknown_end(id: &TaskId) -> Error {
+    let message = format!("task {id} has ended, but its shim is not answering: how it ended is not known yet");
+    Error::new(Kind::Unavailable, message)
+        .hint(format!("`bowline wait {id}` tells once the shim goes on; `bowline rm -f {id}` removes both"))
+}
+
+/// Waits for the timeout; without one, forever.
+async fn after(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
+    }
+}

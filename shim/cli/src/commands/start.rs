@@ -1,0 +1,49 @@
+//! `start`: starts a task in the background, and prints its id.
+
+use std::time::Duration;
+
+use bowline_client::launching_shim::Up;
+use bowline_client::spawn::Programs;
+use bowline_executor::{Result, ShimCgroup, StateDir};
+use bowline_spec::id::TaskId;
+use bowline_spec::{LogFormat, Task};
+
+use crate::commands::launch::{Described, Wanted, describe_task, named, request, tell_notes, tell_of_slice};
+use crate::input::args::task::TaskArgs;
+use crate::say;
+use crate::ui::{json, progress};
+
+/// Runs `bowline start`: a task in the background; prints its id.
+pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
+    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
+    let sandbox = args.isolation.sandbox.clone();
+    let Described { id, mut task, secrets } = describe_task(state, args).await?;
+    wanted.secrets = secrets;
+    // Keep a log by default, as nothing else receives the output.
+    task.log.format.get_or_insert(LogFormat::Json);
+    let mut up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
+    let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
+    let launched = progress::during(line, up.launch(request(&task, wanted)?)).await;
+    if let Ok(launched) = &launched {
+        tell_of_slice(state, up.folder(), &id).await;
+        tell_notes(launched);
+    }
+    match launched {
+        Ok(launched) if json => json::print(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
+        Ok(_) => say(id.as_str()).map(|()| 0),
+        Err(error) => Err(up.abandon(error)),
+    }
+}
+
+/// Starts a member of a sandbox in the background, as `start` does.
+pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) -> Result<()> {
+    let id = named(&task)?;
+    task.log.format.get_or_insert(LogFormat::Json);
+    let mut up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default(), &Programs::default()).await?;
+    let wanted = Wanted::default();
+    match up.launch(request(&task, wanted)?).await {
+        // `sandbox create` prints the notes of all members.
+        Ok(_) => Ok(()),
+        Err(error) => Err(up.abandon(error)),
+    }
+}

@@ -126,9 +126,7 @@ impl Update {
     /// # Errors
     /// An update that changes nothing; what [`Task::validate`] finds.
     pub fn applied_to(&self, task: &Task) -> Result<Task, Invalid> {
-        if is_default(self) {
-            return Err(Invalid::new("", "nothing to change: name at least one limit"));
-        }
+        self.require_change()?;
         let mut task = task.clone();
         self.cpu.apply_to(&mut task.cpu);
         self.memory.apply_to(&mut task.memory);
@@ -167,9 +165,7 @@ impl Update {
     /// An update that changes nothing, or what a sandbox has no joint limit of;
     /// what [`Sandbox::validate`] finds.
     pub fn applied_to_sandbox(&self, sandbox: &Sandbox) -> Result<Sandbox, Invalid> {
-        if is_default(self) {
-            return Err(Invalid::new("", "nothing to change: name at least one limit"));
-        }
+        self.require_change()?;
         for (field, named) in [("io", !is_default(&self.io)), ("unified", !self.unified.is_empty())] {
             if named {
                 return Err(Invalid::new(field, "a sandbox has no such limit; change its members'"));
@@ -182,6 +178,10 @@ impl Update {
         sandbox.hugepages.extend(self.hugepages.clone());
         sandbox.validate()?;
         Ok(sandbox)
+    }
+
+    fn require_change(&self) -> Result<(), Invalid> {
+        if is_default(self) { Err(Invalid::new("", "nothing to change: name at least one limit")) } else { Ok(()) }
     }
 }
 

@@ -10,18 +10,22 @@ use crate::input::io::IoArg;
 use crate::{complain, reach};
 
 pub async fn run(state: &StateDir, id: &TaskId, args: UpdateArgs) -> Result<u8> {
-    let update = serde_json::to_string(&update(args)?).doing(Kind::Internal, || "cannot write the update as JSON")?;
+    let update = json(args)?;
     for note in reach::live(state, id).await?.update(update).await? {
         complain(&note, None);
     }
     Ok(0)
 }
 
-/// Makes an update from the flags.
+/// Makes an update from the flags, as JSON.
 ///
 /// # Errors
 /// `Usage` if the flags change nothing.
-pub fn update(args: UpdateArgs) -> Result<Update> {
+pub fn json(args: UpdateArgs) -> Result<String> {
+    serde_json::to_string(&update(args)?).doing(Kind::Internal, || "cannot write the update as JSON")
+}
+
+fn update(args: UpdateArgs) -> Result<Update> {
     let mut update = Update {
         cpu: CpuUpdate {
             shares: args.cpu_shares,

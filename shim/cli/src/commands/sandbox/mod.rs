@@ -7,7 +7,7 @@ mod create;
 mod remove;
 
 use bowline_client::spawn::Programs;
-use bowline_executor::{Doing, Kind, Result, SandboxState, StateDir, network};
+use bowline_executor::{Kind, Result, SandboxState, StateDir, network};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
@@ -31,8 +31,7 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
             stats::of_sandbox(&id, &shim, json).await
         }
         SandboxCommand::Update { id, limits } => {
-            let update = serde_json::to_string(&update::update(*limits)?);
-            let update = update.doing(Kind::Internal, || "cannot write the update as JSON")?;
+            let update = update::json(*limits)?;
             bowline_client::sandbox::of(state, &id, &Programs::default()).await?.update_sandbox(update).await?;
             warn(&examine(state, &id).await?);
             Ok(0)

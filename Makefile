@@ -311,7 +311,7 @@ bench: build-bench
 	@scripts/need bench
 	$(ROOT) $(BIN)/bowline-bench --bin $(BIN) --json $(TARGET)/bench.json --chart $(TARGET)/bench.svg $(BENCH)
 
-# The same, small, in a virtual machine with cgroup v2 and systemd.
+# A small bench in a virtual machine with cgroup v2 and systemd.
 .PHONY: bench-vm
 bench-vm: build-bench
 	@scripts/need vm

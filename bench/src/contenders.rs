@@ -29,7 +29,7 @@ pub struct Job {
 pub struct Contenders {
     /// The kernel alone.
     pub floor: Floor,
-    /// The same with what no runtime can leave out.
+    /// The kernel alone, with the work that no runtime can leave out.
     pub duty: Floor,
     pub shims: Shims,
     peers: [Option<Peer>; 2],

@@ -140,7 +140,7 @@ impl Handed {
 }
 
 impl InitWatch {
-    /// The same for the program that is executed in the shim's place.
+    /// Prepares the watch for the program that replaces the shim.
     pub fn hand_over(&self) -> Handed {
         Handed { status: Fd::of(&self.status), notify: Fd::of(self.notify.get_ref()) }
     }

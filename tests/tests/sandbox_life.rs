@@ -272,7 +272,7 @@ fn what_the_starter_of_a_member_has_left_as_it_was_killed_is_removed() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     for flags in [&[][..], &["-f"]] {
-        // A folder that nobody has, and that the sandbox's shim was not told of.
+        // A folder without a lock holder, unknown to the sandbox's shim.
         let id = host.new_id();
         let folder = host.state().join(&id);
         fs::create_dir(&folder).expect("the test's own");

@@ -263,7 +263,7 @@ fn stranger(host: &Host, path: &str, variable: Option<String>) -> Process {
     stranger_of(host, path, command)
 }
 
-/// The same, of this command.
+/// A process of the host that runs `command`, in the cgroup `path`.
 fn stranger_of(host: &Host, path: &str, command: Command) -> Process {
     let process = host.spawn_command(command);
     for (_, top) in hierarchies() {

@@ -30,7 +30,7 @@ impl StateDir {
         StateDir { path: path.into(), lasting: PathBuf::from(LASTING) }
     }
 
-    /// The same, with what outlives a reboot below `folder`.
+    /// Keeps what outlives a reboot in `folder` instead of `/var/lib/bowline`.
     pub fn lasting_in(self, folder: impl Into<PathBuf>) -> StateDir {
         StateDir { lasting: folder.into(), ..self }
     }

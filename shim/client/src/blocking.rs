@@ -1,4 +1,4 @@
-//! The same calls for a program without an event loop.
+//! Blocking calls, for a program without an event loop.
 //!
 //! ```no_run
 //! use bowline_client::{Exec, Start, blocking};
@@ -42,9 +42,6 @@ pub struct Client(client::Client);
 
 impl Client {
     /// Like [`crate::Client::new`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn new(path: impl AsRef<Path>) -> Result<Client> {
         client::Client::new(path).map(Client)
     }
@@ -56,33 +53,21 @@ impl Client {
     }
 
     /// Like [`crate::Client::start`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn start(&self, start: Start) -> Result<Task> {
         block_on(self.0.start(start)).map(Task)
     }
 
     /// Like [`crate::Client::task`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn task(&self, id: &str) -> Result<Task> {
         self.0.task(id).map(Task)
     }
 
     /// Like [`crate::Client::tasks`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn tasks(&self) -> Result<Vec<Task>> {
         Ok(self.0.tasks()?.into_iter().map(Task).collect())
     }
 
     /// Like [`crate::Client::events`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn events(&self) -> Result<Events> {
         self.0.events().map(Events)
     }
@@ -99,105 +84,66 @@ impl Task {
     }
 
     /// Like [`crate::Task::state`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn state(&self) -> Result<State> {
         block_on(self.0.state())
     }
 
     /// Like [`crate::Task::wait`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn wait(&self) -> Result<ExitReport> {
         block_on(self.0.wait())
     }
 
     /// Like [`Task::wait`], for at most `timeout`; `None` when the task has not ended by then.
-    ///
-    /// # Errors
-    /// The same.
     pub fn wait_for(&self, timeout: Duration) -> Result<Option<ExitReport>> {
         block_on(within(timeout, self.0.wait()))
     }
 
     /// Like [`crate::Task::exec`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn exec(&self, exec: Exec) -> Result<ExecOutcome> {
         block_on(self.0.exec(exec))
     }
 
     /// Like [`crate::Task::stats`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn stats(&self) -> Result<Stats> {
         block_on(self.0.stats())
     }
 
     /// Like [`crate::Task::events`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn events(&self) -> Result<Events> {
         self.0.events().map(Events)
     }
 
     /// Like [`crate::Task::stop`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn stop(&self) -> Result<ExitReport> {
         block_on(self.0.stop())
     }
 
     /// Like [`crate::Task::stop_with`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn stop_with(&self, signal: Option<Signal>, grace: Option<Duration>) -> Result<ExitReport> {
         block_on(self.0.stop_with(signal, grace))
     }
 
     /// Like [`crate::Task::signal`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         block_on(self.0.signal(signal))
     }
 
     /// Like [`crate::Task::pause`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn pause(&self) -> Result<()> {
         block_on(self.0.pause())
     }
 
     /// Like [`crate::Task::resume`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn resume(&self) -> Result<()> {
         block_on(self.0.resume())
     }
 
     /// Like [`crate::Task::update_toml`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn update_toml(&self, limits: &str) -> Result<Vec<String>> {
         block_on(self.0.update_toml(limits))
     }
 
     /// Like [`crate::Task::remove`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn remove(&self, force: bool) -> Result<Removed> {
         let removed = block_on(self.0.removal(force))?.carry_out();
         children::collect();
@@ -210,25 +156,16 @@ pub struct Events(events::Events);
 
 impl Events {
     /// Like [`crate::Events::past`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn past(&mut self) -> Result<Vec<Entry>> {
         self.0.past()
     }
 
     /// Like [`crate::Events::next`].
-    ///
-    /// # Errors
-    /// The same.
     pub fn wait_for_next(&mut self) -> Result<Entry> {
         block_on(self.0.next())
     }
 
     /// Like [`Events::wait_for_next`], for at most `timeout`; `None` when there was no event by then.
-    ///
-    /// # Errors
-    /// The same.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Entry>> {
         block_on(within(timeout, self.0.next()))
     }

@@ -34,7 +34,7 @@ const FOLDERS: [(&str, &str); 3] = [("/alloc", "alloc"), ("/local", "local"), ("
 
 /// As Nomad's `exec`: a task runs as this user unless its job names one.
 const USER: &str = "nobody";
-/// The same in a folder that may have no such name.
+/// The user `nobody` by number, for a root that may lack the name.
 const USER_OF_A_FOLDER: &str = "65534:65534";
 
 /// The label that tells this start of the task from any other.

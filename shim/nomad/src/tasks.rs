@@ -41,7 +41,7 @@ impl Known {
         Known { nomads: nomads.to_owned(), allocation, name, id, started_at: None, client, state, kept }
     }
 
-    /// The same, with the time of its start.
+    /// Sets when the task was started.
     pub fn since(self, started_at: Option<Timestamp>) -> Known {
         Known { started_at, ..self }
     }

@@ -31,7 +31,7 @@ impl<'h> Units<'h> {
         self.service_with(name, &[])
     }
 
-    /// The same, with these flags of systemd-run.
+    /// A service that runs, started with these flags of systemd-run.
     pub fn service_with(&mut self, name: &str, properties: &[&str]) -> String {
         let unit = format!("{}-{name}.service", self.host.prefix());
         let mut run = Command::new("systemd-run");

@@ -146,7 +146,7 @@ pub struct FileFlags {
     /// A file or folder of the host, which must be there, and its place in the task; may be repeated
     #[arg(short, long, value_name = "SRC:DST[:ro]", value_parser = volume, help_heading = FILES)]
     pub volume: Vec<Mount>,
-    /// The same in another form: type=bind,source=SRC,target=DST,readonly, or type=tmpfs,target=DST
+    /// A mount as fields: type=bind,source=SRC,target=DST,readonly, or type=tmpfs,target=DST
     #[arg(long, value_name = "FIELDS", value_parser = mount, help_heading = FILES)]
     pub mount: Vec<Mount>,
     /// An empty folder in memory: /scratch, /scratch:size=64M,mode=1777; may be repeated

@@ -1,5 +1,5 @@
-//! What a shim hands over to the program that is executed in its place is JSON. Descriptors are in it by their
-//! numbers, which an execve keeps, and bytes as text.
+//! The JSON that a shim passes to the program that replaces it. Descriptors are in it by their numbers, which an execve
+//! keeps, and bytes as text.
 //!
 //! Must not: know what a descriptor is for.
 

@@ -1,5 +1,5 @@
-//! Files for locks of the whole host, whatever the state folder: root's alone, as whoever can open a file can lock it, and
-//! hold all others up.
+//! Lock files of the host, shared by all state folders. Only root may open them: a user who could open one could lock
+//! it and block everybody.
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -8,7 +8,7 @@ use std::path::Path;
 use bowline_error::{Doing, Error, Kind, Result};
 use rustix::process::geteuid;
 
-/// Opens such a file, and makes it if it is missing.
+/// Opens the lock file at `path`, and makes it if it is missing.
 ///
 /// # Errors
 /// `Internal`: there is no `/run`, for example. `WrongState` for a file that others may open.

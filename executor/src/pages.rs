@@ -5,9 +5,9 @@
 //! freed pieces by size, each of which holds on to the page that it is on, and free pages between
 //! pieces that are in use. [`FRUGAL`] turns the first off where a shim is started; the second are
 //! given back when a client, an exec or a check has left, as soon as the loop has nothing else to
-//! do: a few system calls for an exec. So is the stack below the loop, which calls that have returned have used. Of its
-//! own program the kernel maps the pages around each that is used; a shim that
-//! was launched needs few of them again. Must not: know who has left.
+//! do: a few system calls for an exec. The stack that finished calls have used is given back too. So are pages of the
+//! program that the kernel mapped around used ones: after the launch few are needed again. Must not: know which client
+//! left.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! Reaching a task past its shim, which lives but does not answer.
+//! Signals a task whose shim is alive but does not answer.
 //!
 //! ```text
 //!   record ─► cgroup, by its identity ─► init, by a pidfd of a member that started then ─► signal, [grace], kill

@@ -108,7 +108,7 @@ pub async fn make(wanted: &Wanted) -> Result<Shared> {
 }
 
 impl Wanted {
-    /// What of this `shared` does not have.
+    /// The wanted namespaces that `shared` lacks.
     pub fn beyond(self, shared: &Shared) -> Wanted {
         let network = if shared.network.is_some() { NetworkMode::Host } else { self.network };
         let (ipc, uts) = (self.ipc && shared.ipc.is_none(), self.uts && shared.uts.is_none());

@@ -1,11 +1,11 @@
-//! What managers say in a configuration and a host lacks, or a type of ours does not know: the runtime specification
-//! wants the container to start without it, and a warning in the log.
+//! Accepts configurations that ask for something this host or our types lack. The runtime specification wants such a
+//! container to start, with a warning in the log.
 //!
 //! ```text
 //!   text ─► as it is ─► fails ─► adapted ─► Spec or Process ─► grant: capabilities that this host can give
 //! ```
 //!
-//! A configuration that needs nothing of this is parsed once, as ever. Must not: accept what is wrong.
+//! A configuration without such requests is parsed once. Must not: accept what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Recognises a cgroup, whoever has written its path down.
+//! Identifies a cgroup by boot id and inode, so that a recorded path cannot name another one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

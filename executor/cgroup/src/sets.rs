@@ -1,8 +1,8 @@
-//! CPUs and memory nodes of a cgroup with others below it.
+//! Changes the CPUs and memory nodes of a cgroup that has child cgroups.
 //!
-//! On v2 the cgroups below have what their parent has, unless they are given less. On v1 each has a
-//! set of its own, which must be within its parent's at all times: those without a set of their own
-//! are changed by hand, after a parent that grows and before a parent that shrinks.
+//! On v2 the children have what their parent has, unless they are given less. On v1 each has a set of its own, which
+//! must be within its parent's at all times: children without a set of their own are changed after a parent grows and
+//! before it shrinks.
 
 use std::os::fd::BorrowedFd;
 

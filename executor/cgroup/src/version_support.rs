@@ -1,7 +1,7 @@
-//! What a configuration asks for and one version of cgroups alone has.
+//! Refuses limits that only the other cgroup version has, naming the field.
 //!
-//! On the other version it is refused by name. Some of it is sent by managers although it means nothing there, and
-//! runc starts: that is logged. Pure, but for the log.
+//! Fields that managers send although they have no effect are logged, because runc starts such containers. Pure, but
+//! for the log.
 
 use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::LinuxResources;

@@ -1,4 +1,4 @@
-//! What is written to the files of a cgroup: a value each, and what else will do where the kernel has no such file.
+//! A write to one file of a cgroup, with a fallback for kernels without that file.
 
 use bowline_error::{Error, Kind};
 

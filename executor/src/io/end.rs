@@ -1,4 +1,4 @@
-//! A process's own ends of its standard streams.
+//! The ends of stdin, stdout and stderr that the process itself holds.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

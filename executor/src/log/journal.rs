@@ -5,9 +5,9 @@
 //!                  └─ too large for a datagram ─► sealed memfd ─┘
 //! ```
 //!
-//! The protocol is systemd's "Native Journal Protocol"; names of fields that others have too are those of Docker's
-//! driver. The socket never blocks. While journald is slow the shim waits, but once at most: what comes after a wait in
-//! vain is dropped at once, until an entry is accepted again. Must not: split lines.
+//! The protocol is systemd's "Native Journal Protocol"; shared field names are those of Docker's driver. The socket
+//! never blocks. While journald is slow the shim waits at most once. After a wait that fails, lines are dropped until
+//! an entry is accepted again. Must not: split lines.
 
 use std::fs::File;
 use std::io::{IoSlice, Write as _};

@@ -1,7 +1,7 @@
-//! The turn of whoever changes networks by plugins: one at a time on a host.
+//! A host-wide lock for changing networks by plugins.
 //!
-//! Plugins such as `firewall` and `portmap` look whether a chain that all share is there and make it if not, and iptables
-//! on nf_tables has no lock between both: of two at once, one fails.
+//! Plugins such as `firewall` and `portmap` check whether a shared chain exists and then create it. iptables on
+//! nf_tables holds no lock in between, so one of two concurrent plugins fails.
 
 use std::fs::File;
 use std::path::Path;
@@ -17,11 +17,11 @@ use crate::host_lock;
 /// How long to wait between two tries: flock(2) either waits without a limit or not at all.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// What is locked: a file of root's, or anybody could hold all up.
+/// The file that is locked. Only root may open it: any other user could hold everybody up.
 const LOCK: &str = "/run/bowline-plugins";
 
-/// Waits for the turn, which lasts until the result is dropped. After the time that a plugin may take, or when the shim
-/// ends, the caller goes on without it: `None`.
+/// Waits for the lock, which is held until the result is dropped. After the time that a plugin may take, or when the
+/// shim ends, the caller goes on without it: `None`.
 pub fn take(bounds: Bounds<'_>) -> Option<File> {
     let lock = host_lock::open(Path::new(LOCK))
         .inspect_err(|error| tracing::warn!(%error, "network plugins may run beside others"))

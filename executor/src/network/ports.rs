@@ -1,7 +1,6 @@
-//! Ports of the host, taken for a task: what portmap leads elsewhere must not be somebody else's, who would no longer be
-//! reached, nor become so.
+//! Reserves host ports for a task. portmap redirects a port, so no other program may listen there.
 //!
-//! A socket that is bound keeps a port taken. Nothing arrives there, as the kernel leads it on before.
+//! A bound socket keeps the port reserved; it receives nothing, because the kernel redirects packets first.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
-//! Calls that are newer than their profile. They answer ENOSYS, as they do on an older kernel, so that a program uses an
-//! older call instead; an error such as EPERM it would report.
+//! System calls that are newer than the profile answer ENOSYS, as on an older kernel, so that a program falls back to
+//! an older call. With EPERM it would give up.
 //!
 //!   number above the highest that any rule names ─► ENOSYS ; any other ─► the profile's own program
 //!

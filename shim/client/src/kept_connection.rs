@@ -1,6 +1,6 @@
 //! A connection that is kept from one call to the next, for a program that asks the same shim again and again.
 //!
-//! A new one costs a question for what the shim serves, too. Must not: connect.
+//! A new connection costs one more call, which asks what the shim serves. Must not: connect.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A shim that is up, from its start until its task runs without us, or until both are given up.
+//! A shim that was started for a launch, until the launch succeeds or is abandoned.
 //!
 //! ```text
 //!   folder made and locked ─► shim started ─► Up ─► launched ─► let_go, done

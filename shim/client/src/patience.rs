@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A shim has one thread, which never blocks: it answers a version call at once, whatever else it was asked for. Time
-//! is counted in our own looks, so that a slow machine slows both alike. A shim that waits for a processor, a disk
-//! or a tracer counts as not answering only after `MOST` looks.
+//! is counted in polls, so that a slow machine slows the client as much as the shim. A shim that waits for a processor,
+//! a disk or a tracer counts as not answering only after `MOST` polls.
 
 use std::time::Duration;
 
@@ -18,53 +18,53 @@ use tokio::time::{sleep, timeout};
 use crate::connection::{connect, patient};
 use bowline_protocol::wire::proto::bowline::Empty;
 
-/// The time between two looks.
-pub const LOOK: Duration = Duration::from_millis(250);
+/// The time between two polls.
+pub const BETWEEN_POLLS: Duration = Duration::from_millis(250);
 
-/// After this many looks a silent shim counts as not answering: before two seconds have passed.
-const LOOKS: u32 = 7;
+/// After this many polls a silent shim counts as not answering: before two seconds have passed.
+const POLLS: u32 = 7;
 
-/// After this many looks a slow shim is asked for its version, which wakes it.
+/// After this many polls a slow shim is asked for its version, which wakes it.
 pub const BEFORE_ASKING: u32 = 4;
 
-/// After this many looks even a shim that is at work all the time counts as not answering, or one that no longer serves
+/// After this many polls even a shim that is at work all the time counts as not answering, or one that no longer serves
 /// anybody and does not end.
-const MOST: u32 = 20 * LOOKS;
+const MOST: u32 = 20 * POLLS;
 
-/// Counts the looks at one shim since its last answer.
+/// Counts the polls of one shim since its last answer.
 pub struct Patience<'f> {
     folder: &'f Folder,
-    looks: u32,
+    polls: u32,
 }
 
 impl Patience<'_> {
     /// Starts counting for the shim of the task or sandbox in `folder`.
     pub fn with(folder: &Folder) -> Patience<'_> {
-        Patience { folder, looks: 0 }
+        Patience { folder, polls: 0 }
     }
 
     /// Starts again, because the shim has answered.
     pub fn renew(&mut self) {
-        self.looks = 0;
+        self.polls = 0;
     }
 
-    /// Waits until the next look; true once the shim counts as not answering.
+    /// Waits until the next poll; true once the shim counts as not answering.
     pub async fn is_over(&mut self) -> bool {
-        self.look().await;
-        self.looks >= LOOKS && (self.looks >= MOST || state_of(self.folder).is_some_and(|state| !state.is_at_work()))
+        self.next_poll().await;
+        self.polls >= POLLS && (self.polls >= MOST || state_of(self.folder).is_some_and(|state| !state.is_at_work()))
     }
 
     /// Like [`Patience::is_over`], for a shim that no longer serves anybody: it may take long to finish, unless
     /// somebody has stopped it.
     async fn is_over_for_one_that_leaves(&mut self) -> bool {
-        self.look().await;
-        self.looks >= LOOKS && (self.looks >= MOST || state_of(self.folder).is_some_and(|state| state.is_stopped()))
+        self.next_poll().await;
+        self.polls >= POLLS && (self.polls >= MOST || state_of(self.folder).is_some_and(|state| state.is_stopped()))
     }
 
-    /// Waits until the next look.
-    pub async fn look(&mut self) {
-        sleep(LOOK).await;
-        self.looks += 1;
+    /// Waits until the next poll.
+    pub async fn next_poll(&mut self) {
+        sleep(BETWEEN_POLLS).await;
+        self.polls += 1;
     }
 }
 
@@ -112,15 +112,15 @@ pub async fn lock_after(folder: &Folder) -> Result<Lock> {
             return Ok(lock);
         }
         // Usually the shim ends at once.
-        if wait < LOOK {
+        if wait < BETWEEN_POLLS {
             sleep(wait).await;
             wait *= 2;
             continue;
         }
         // Ask over a separate connection: the shim would wait for us to close a lasting one.
-        let over = match timeout(LOOK, version(folder)).await {
+        let over = match timeout(BETWEEN_POLLS, version(folder)).await {
             Ok(true) => {
-                sleep(LOOK).await;
+                sleep(BETWEEN_POLLS).await;
                 patience.renew();
                 false
             }
@@ -135,7 +135,7 @@ pub async fn lock_after(folder: &Folder) -> Result<Lock> {
 
 /// Whether the shim accepts connections and answers.
 pub async fn serves(folder: &Folder) -> bool {
-    timeout(LOOK, version(folder)).await.unwrap_or(false)
+    timeout(BETWEEN_POLLS, version(folder)).await.unwrap_or(false)
 }
 
 /// Whether the shim answers a version call.

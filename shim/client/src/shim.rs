@@ -13,7 +13,7 @@ use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status, is_un
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, connect_watched, patient};
-use crate::patience::{self, BEFORE_ASKING, LOOK, Patience, lock_after, silent};
+use crate::patience::{self, BEFORE_ASKING, BETWEEN_POLLS, Patience, lock_after, silent};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process,
     ResizeRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, UpgradeRequest, WindowSize,
@@ -120,7 +120,7 @@ async fn without_shim(folder: &Folder, refused: ErrorKind, socket: Option<Socket
 /// Returns once the folder has another socket than this one.
 async fn replaced(folder: &Folder, socket: Option<Socket>) {
     while socket_of(folder).is_none_or(|now| Some(now) == socket) {
-        sleep(LOOK).await;
+        sleep(BETWEEN_POLLS).await;
     }
 }
 
@@ -214,7 +214,7 @@ impl Shim {
         let mut patience = Patience::with(&self.folder);
         // Usually the call itself is answered at once.
         for _ in 0..BEFORE_ASKING {
-            patience.look().await;
+            patience.next_poll().await;
         }
         let request = Empty::default();
         let version = self.client.version(patient(), &request);

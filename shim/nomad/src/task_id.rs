@@ -1,4 +1,4 @@
-//! Which of bowline's tasks is which of Nomad's.
+//! Maps Nomad's task ids to bowline's.
 //!
 //! The id follows from Nomad's alone, so that a task is found on disk by that: `web-1c2f3a4b-0d9e8f7a6b5c` is the task
 //! `web` of the allocation that begins with `1c2f3a4b`, and the rest tells apart what else would be the same.

@@ -1,7 +1,7 @@
 //! The tasks that this process of the plugin knows: those it has started, and those it has found again.
 //!
-//! Only names: what a task does is asked of its shim, each time. A task that is not here is looked for on disk by its id,
-//! as the agent may ask to destroy one whose recovery has failed.
+//! Holds names only; each call asks the task's shim for its state. A task that is not here is looked for on disk by its
+//! id, as the agent may ask to destroy one whose recovery has failed.
 
 use std::collections::HashMap;
 use std::path::Path;

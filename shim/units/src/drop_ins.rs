@@ -1,5 +1,5 @@
-//! The files by which units differ from their own: what `systemctl set-property --runtime` writes, and drop-ins of
-//! older versions of bowline.
+//! Drop-in files that change units: those that `systemctl set-property --runtime` writes, and those of older versions
+//! of bowline.
 //!
 //! ```text
 //!   /run/systemd/system.control/UNIT.d/50-CPUQuota.conf   a property until the next boot
@@ -7,8 +7,7 @@
 //!   /etc/systemd/system/UNIT.d/50-bowline.conf            a leftover
 //! ```
 //!
-//! systemd notices a change of these files when it reads the files of all units anew, and tells the kernel of it when a
-//! property of the unit is set next.
+//! systemd reads changed files at `daemon-reload`, and applies them when a property of the unit is next set.
 
 use std::collections::BTreeSet;
 use std::fs;

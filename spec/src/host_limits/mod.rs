@@ -56,19 +56,19 @@ impl Change {
         Change { cpu: self.cpu.map(|_| HostCpuQuota::NONE), memory: self.memory.map(|_| INFINITY) }
     }
 
-    /// It with what lifts the limits that `before` has set and it says nothing of.
+    /// Adds, for each limit that only `before` sets, the change that lifts it.
     pub fn after(self, before: Change) -> Change {
         let lifted = before.lifted();
         Change { cpu: self.cpu.or(lifted.cpu), memory: self.memory.or(lifted.memory) }
     }
 
-    /// As much of it as `other` says nothing of.
+    /// Drops the limits that `other` also sets.
     pub fn without(self, other: Change) -> Change {
         let cpu = self.cpu.filter(|_| other.cpu.is_none());
         Change { cpu, memory: self.memory.filter(|_| other.memory.is_none()) }
     }
 
-    /// As much of it as differs from what is in force.
+    /// Keeps only what differs from the limits in force.
     pub fn differing(self, now: InForce) -> Change {
         Change { cpu: self.cpu.filter(|cpu| *cpu != now.cpu), memory: self.memory.filter(|most| *most != now.memory) }
     }

@@ -1,7 +1,7 @@
 //! The name of a unit of the host's, as somebody typed it.
 //!
-//! Source of the rules: systemd.unit(5), systemd.slice(5). Stricter in one: no
-//! `..`, by which a name that goes into a path would lead out of it.
+//! Source of the rules: systemd.unit(5), systemd.slice(5). One rule is stricter: `..` is refused, as the name becomes
+//! part of a path.
 
 use std::fmt;
 use std::str::FromStr;

@@ -58,8 +58,7 @@ pub struct Sandbox {
     /// Where its shim and other helpers are charged; "beside" by default.
     #[serde(skip_serializing_if = "is_default")]
     pub overhead: Overhead,
-    /// What the name of the cgroup begins with that its shim and other helpers are charged to, such as `kata_`, for who
-    /// tells cgroups apart by their names; nothing by default.
+    /// The prefix of the overhead cgroup's name, such as `kata_`, for tools that know cgroups by name; none by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead_prefix: Option<String>,
     /// The members that it begins with, launched in this order; more can join.

@@ -1,5 +1,5 @@
-//! No two files of a crate import each other, and some things are done in one place or nowhere. Which crate uses which,
-//! Cargo.toml says.
+//! Files of a crate do not import each other in a circle, and some things are done in one place or nowhere. Which crate
+//! uses which, Cargo.toml says.
 //!
 //! Reads the sources as text: every path of names, in a `use` or in the midst of code.
 

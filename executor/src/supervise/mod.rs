@@ -8,6 +8,19 @@
 //!
 //! Single-threaded: everything here runs on one `LocalSet`, and a call that waits lets the others continue. The
 //! rules are elsewhere: `lifecycle` and `shutdown` decide.
+//!
+//! Locks, in the order in which they are taken:
+//!
+//! | lock | reason |
+//! | --- | --- |
+//! | a task's `starting` | an exit during a start is reported after it; removals run one at a time |
+//! | a task's `checkpointing` | one checkpoint at a time, and the exit that it causes is reported after it |
+//! | a task's `updating` | an update merges with the limits in effect |
+//! | a sandbox's `launching` (shared) | a removal waits for launches of members |
+//! | a sandbox's `budgeting` | joint limits are computed from the members' limits |
+//! | a task's `clearing` | a second kill waits for processes that the first one has moved out of a frozen cgroup |
+//! | `starting_pause_process` (`supervisor`) | one pause process at a time |
+//! | `entered` (`shim_cgroup`) | the shim moves between cgroups one step at a time |
 
 mod adoption;
 mod budgets;

@@ -90,7 +90,6 @@ const NOTE: &str = "trusted.bowline";
 /// A cgroup of the unified hierarchy that the task has made below its own.
 #[derive(Debug)]
 pub struct Below {
-    /// For messages.
     path: String,
     dir: OwnedFd,
     procs: OwnedFd,

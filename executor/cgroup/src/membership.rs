@@ -46,7 +46,6 @@ impl Membership {
 }
 
 impl From<&str> for Membership {
-    /// From the file's text.
     fn from(text: &str) -> Membership {
         Membership(text.into())
     }

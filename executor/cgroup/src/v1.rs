@@ -40,7 +40,6 @@ pub const CONTROLLERS: [&str; 14] = [
     "misc",
 ];
 
-/// The writes for `limit`.
 pub fn writes(limit: &Limit) -> Vec<Write> {
     let one = |controller, file: &str, value: &dyn Display| vec![Write::new(controller, file, value)];
     match limit {

@@ -15,7 +15,7 @@ pub struct Amount(pub Option<u64>);
 pub struct CpuQuota {
     /// Negative is no limit.
     pub quota: Option<i64>,
-    /// In µs.
+    /// The period in µs.
     pub period: Option<u64>,
 }
 

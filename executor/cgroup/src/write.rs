@@ -20,7 +20,6 @@ pub struct Write {
 }
 
 impl Write {
-    /// Writes `value` to `file`.
     pub fn new(controller: &'static str, file: impl Into<String>, value: impl ToString) -> Write {
         let (file, value) = (file.into(), value.to_string());
         Write { controller, file, value, line: None, met_without: false, otherwise: None }

@@ -89,7 +89,6 @@ impl<'a> ProcStat<'a> {
         self.rest.split(' ').nth(field.checked_sub(3)?)?.trim().parse().ok()
     }
 
-    /// The pid in `field`.
     pub fn pid(&self, field: usize) -> Option<i32> {
         self.number(field)?.try_into().ok()
     }

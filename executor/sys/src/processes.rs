@@ -195,7 +195,7 @@ pub(super) fn one_thread() -> io::Result<()> {
 pub enum Ended {
     /// By itself, with this code (0–255).
     Exited(i32),
-    /// By this signal.
+    /// Killed by this signal.
     Signaled(i32),
     /// In a way that nobody can tell any more: its parent was another process.
     Unknown,
@@ -391,7 +391,6 @@ pub fn unshare(flags: c_int) -> io::Result<()> {
 
 /// How a process is scheduled (sched_setattr(2)).
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(missing_docs, reason = "sched_setattr(2)")]
 pub struct SchedulingAttributes {
     pub policy: u32,
     pub flags: u64,
@@ -488,7 +487,6 @@ impl Image {
         Image { path, argv, envp, argv_pointers, envp_pointers }
     }
 
-    /// Where the program is.
     pub fn path(&self) -> &CStr {
         &self.path
     }

@@ -98,7 +98,7 @@ struct HandedProcess {
     io: Io,
     ends: streams::Handed,
     pid: u32,
-    /// The protocol's number.
+    /// The status as containerd's protocol numbers it.
     status: i32,
     exit: Option<Exit>,
     spec: Option<Box<oci_spec::runtime::Process>>,

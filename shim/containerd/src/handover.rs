@@ -46,7 +46,6 @@ pub fn reads(handed: &str) -> Result<()> {
 }
 
 impl Taken {
-    /// Nothing but a socket.
     pub fn first(listener: UnixListener) -> Taken {
         let (connections, containers, sandbox) = Default::default();
         Taken { listener, connections, containers, sandbox }

@@ -83,7 +83,6 @@ struct HandedEvent(#[serde(with = "bytes")] Vec<u8>);
 /// What `inspect --facts` prints of the publisher.
 #[derive(Debug, Serialize)]
 pub struct Outline {
-    /// Where containerd takes events.
     address: Option<String>,
     /// The topics of waiting events, oldest first.
     waiting: Vec<String>,
@@ -263,7 +262,6 @@ impl Shared {
         first
     }
 
-    /// Removes the first event.
     fn finish(&self) {
         let mut queue = self.queue();
         queue.sending = false;

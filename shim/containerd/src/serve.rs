@@ -37,7 +37,6 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// What the shim begins with.
 pub enum Begin {
-    /// Its socket.
     First(UnixListener),
     /// What the program before this one has handed over.
     Again {

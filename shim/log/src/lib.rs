@@ -10,10 +10,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// What an event says.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// Its text.
     pub message: String,
     /// The names of its fields, and their values as text.
     pub fields: Vec<(&'static str, String)>,
@@ -36,7 +34,6 @@ pub fn quoted(value: &str) -> String {
     if !value.is_empty() && value.chars().all(plain) { value.to_owned() } else { format!("{value:?}") }
 }
 
-/// What [`begin`] installs.
 pub fn subscriber(level: Level, say: impl Fn(&Metadata<'_>, Said) + Send + Sync + 'static) -> impl Subscriber {
     Events { level, say }
 }

@@ -36,7 +36,6 @@ pub enum Phase {
 /// A phase, and when it began.
 type Stand = (Phase, Instant);
 
-/// The places for clients.
 pub struct House {
     room: usize,
     /// How long a client may take to send a whole request, and to read its answer.

@@ -22,7 +22,6 @@ const SOCKET: &str = ".metrics.sock";
 /// The longest path of a unix socket, in bytes (unix(7)).
 const LONGEST: usize = 107;
 
-/// Where clients connect.
 pub enum Listener {
     /// A socket in the file system, and the guard that removes it.
     Unix(tokio::net::UnixListener, Socket),

@@ -73,7 +73,6 @@ struct Family {
 #[cfg(test)]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Described<'a> {
-    /// The name in queries.
     pub name: String,
     pub of: Type,
     pub help: &'static str,

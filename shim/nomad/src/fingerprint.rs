@@ -14,7 +14,6 @@ use crate::proto::driver::fingerprint_response::HealthState;
 use crate::proto::structs::{Attribute, attribute};
 use crate::settings::Settings;
 
-/// What was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Node {
     enabled: bool,

@@ -14,12 +14,10 @@ use serde_json::{Map, Value};
 
 use crate::proto::hclspec::{Attr, Block, BlockAttrs, BlockList, Default as WithDefault, Literal, Object, Spec, spec};
 
-/// One option.
 #[derive(Debug)]
 pub struct Field {
     /// As it is written in HCL.
     pub name: &'static str,
-    /// What is written.
     pub form: Form,
     /// The field of the task description that it sets, with dots; empty for what the driver makes more of.
     pub at: &'static str,
@@ -38,11 +36,9 @@ pub enum Form {
     Text,
     Flag,
     Number,
-    /// A list of text.
     List,
     /// A block of names and their text.
     Table,
-    /// A block.
     Block(&'static [Field]),
     /// A block that may be there several times.
     Blocks(&'static [Field]),

@@ -61,7 +61,6 @@ pub const AGENT: &[Field] = &[
     Field::new("default_ipc_mode", Form::Text, "", "The `ipc_mode` of tasks whose job says nothing.").or("\"private\""),
 ];
 
-/// The driver's settings.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub enabled: bool,
@@ -189,12 +188,10 @@ impl Settings {
         Ok(Client::new(&self.state_dir)?.with_programs(self.programs()))
     }
 
-    /// Where bowline's programs are.
     pub fn programs(&self) -> Programs {
         self.programs.clone()
     }
 
-    /// The state folder.
     pub fn state(&self) -> StateDir {
         StateDir::new(&self.state_dir)
     }

@@ -14,7 +14,6 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Ends the plugin.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }

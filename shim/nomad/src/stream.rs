@@ -12,7 +12,6 @@ use crate::shutdown::Shutdown;
 /// How many items a slow reader may be behind.
 const BEHIND: usize = 16;
 
-/// A stream of answers.
 pub type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// A stream of what `produce` sends, with its error as the last item; drops it when the client leaves.

@@ -51,7 +51,6 @@ impl Known {
         self.state.path()
     }
 
-    /// Its folder on disk.
     pub fn folder(&self) -> Folder {
         self.state.folder(&self.id)
     }
@@ -89,7 +88,6 @@ impl Known {
     }
 }
 
-/// All of them.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks(Arc<Mutex<HashMap<String, Arc<Known>>>>);
 

@@ -223,7 +223,6 @@ fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
 
-/// An exec that runs.
 struct Asked {
     exec: BegunExec,
     /// Nobody waits for its end.

@@ -12,11 +12,9 @@ pub const STATUSES: [&str; 8] =
 /// One `--filter`: selects the tasks that are listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
-    /// Tasks with this status.
     Status(String),
     /// Tasks with this label, and with this value if one is given.
     Label(String, Option<String>),
-    /// Members of this sandbox.
     Sandbox(String),
 }
 

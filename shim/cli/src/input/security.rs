@@ -6,7 +6,6 @@ use bowline_spec::rlimit::{Resource, Rlimit};
 use bowline_spec::values::Ceiling;
 use bowline_spec::{Invalid, Seccomp};
 
-/// One `--security-opt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecurityOpt {
     Seccomp(Seccomp),

@@ -124,7 +124,6 @@ impl Setting {
     }
 }
 
-/// Parses a description's text.
 pub type Parse<T> = fn(&str, Format) -> Result<T, Invalid>;
 
 /// Sets one field of a description, whatever it was before. Does not validate it; `parse` says what is wrong with a value.

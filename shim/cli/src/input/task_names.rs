@@ -32,7 +32,6 @@ impl From<TaskId> for TaskRef {
 }
 
 impl TaskRef {
-    /// The id as typed.
     pub fn as_typed(&self) -> &TaskId {
         &self.0
     }

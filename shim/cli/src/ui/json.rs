@@ -22,7 +22,6 @@ impl<T: Serialize> Formatted<'_, T> {
     }
 }
 
-/// Prints an object.
 pub fn print<T: Serialize>(object: &T) -> Result<()> {
     print_plain(&Formatted::of(object))
 }

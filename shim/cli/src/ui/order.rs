@@ -7,9 +7,7 @@ use clap::ValueEnum;
 /// What a table of figures is sorted by. The largest comes first; ties go by id or pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum By {
-    /// CPU time.
     Cpu,
-    /// Memory in use.
     Memory,
     /// Id, in the alphabet's order.
     Id,

@@ -34,7 +34,6 @@ struct Fact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// The host has it.
     Has,
     /// It is missing; a feature is refused or done in another way.
     Lacks,

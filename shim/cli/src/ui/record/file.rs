@@ -183,7 +183,6 @@ pub struct Sample {
 
 /// The CPU figures of a reading, as in [`Stats`].
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[allow(missing_docs, reason = "as in Stats")]
 pub struct CpuSample {
     pub usage_usec: Option<u64>,
     pub limit_usec: Option<u64>,
@@ -194,7 +193,6 @@ pub struct CpuSample {
 
 /// The memory figures of a reading, as in [`Stats`].
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[allow(missing_docs, reason = "as in Stats")]
 pub struct MemorySample {
     pub usage_bytes: Option<u64>,
     pub peak_bytes: Option<u64>,
@@ -205,7 +203,6 @@ pub struct MemorySample {
 
 /// The process figures of a reading, as in [`Stats`].
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[allow(missing_docs, reason = "as in Stats")]
 pub struct PidsSample {
     pub current: Option<u64>,
     pub limit: Option<u64>,

@@ -1,7 +1,7 @@
 //! Runs one CNI plugin: finds it by its name, runs it once, and reads what it says.
 //!
 //! A plugin reads its configuration from stdin and its parameters from environment variables, answers on stdout,
-//! and logs on stderr. Its time and its output are `bounded`.
+//! and logs on stderr. `bounded_run` limits its time and its output.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

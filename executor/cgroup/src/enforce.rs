@@ -77,17 +77,28 @@ impl Layout {
         resources: &LinuxResources,
         tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
+        let limits = self.limits_of(cgroup, resources)?;
+        self.change_to(cgroup, &limits, tell)
+    }
+
+    /// As [`Layout::change`], to limits that this version has, in the form in which systemd keeps them.
+    pub(crate) fn change_to(
+        &self,
+        cgroup: &Cgroup,
+        limits: &[Limit],
+        tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
+    ) -> Result<()> {
         let mut undo = Vec::new();
         let mut tell = Some(tell);
-        let mut told = |limits: &[Limit]| match (cgroup.unit(), tell.take()) {
+        let mut told = || match (cgroup.unit(), tell.take()) {
             (Some(unit), Some(tell)) => tell(unit, systemd::of_limits(limits, self.version())),
             _ => Ok(()),
         };
-        let changed = self.limits_of(cgroup, resources).and_then(|limits| {
-            if self.lacks_controllers(cgroup, &limits) {
-                told(&limits)?;
+        let mut change = || {
+            if self.lacks_controllers(cgroup, limits) {
+                told()?;
             }
-            self.write_all(cgroup, &limits, |dir, limit, write| {
+            self.write_all(cgroup, limits, |dir, limit, write| {
                 // The value before the first write to a file, or to a line of it.
                 let was = now(dir, write);
                 undo.extend(was.filter(|was| !undo.iter().any(|other: &Write| other.is_where(was))));
@@ -97,13 +108,12 @@ impl Layout {
                 }
             })?;
             // systemd writes the same values once more, and again when it is reloaded.
-            told(&limits)
-        });
-        if changed.is_err() {
+            told()
+        };
+        change().inspect_err(|_| {
             undo.reverse();
             self.restore(cgroup, undo);
-        }
-        changed
+        })
     }
 
     /// Whether systemd has yet to hand a unit's cgroup a controller for these limits: it hands down those that its units

@@ -11,13 +11,14 @@
 use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Kind, Result};
-use oci_spec::runtime::LinuxResources;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 
 use crate::hierarchy::OURS;
 use crate::layout::Layout;
+use crate::limit::Limit;
 use crate::systemd::{Property, Unit};
 use crate::tree::read_at;
+use crate::values::Amount;
 
 const FILE: &str = "memory.min";
 
@@ -47,8 +48,7 @@ impl Layout {
             Some(unit) => Some(self.adopt(&unit)?),
             None => self.open(parent)?,
         };
-        let mut resources = LinuxResources::default();
-        resources.set_unified(Some([(FILE.to_owned(), sum.to_string())].into()));
-        cgroup.map_or(Ok(()), |cgroup| self.change(&cgroup, &resources, tell))
+        let limit = Limit::MemoryMin(Amount(Some(sum)));
+        cgroup.map_or(Ok(()), |cgroup| self.change_to(&cgroup, &[limit], tell))
     }
 }

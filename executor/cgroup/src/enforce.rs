@@ -197,9 +197,9 @@ impl Layout {
         let mut again = Vec::new();
         let mut writer = Writer::default();
         for limit in limits {
-            let named = |error: Error| match limit {
-                Limit::V1 { field, .. } => error.within(format_args!("linux.resources.{field}")),
-                _ => error,
+            let named = |error: Error| match limit.field() {
+                Some(field) => error.within(format_args!("linux.resources.{field}")),
+                None => error,
             };
             for write in self.writes(limit) {
                 let dir = self.dir_for(cgroup, &write).map_err(named)?;
@@ -282,7 +282,7 @@ fn judge(
         (Err(Errno::BUSY), Limit::MemoryMax(_)) => Err(v1::no_room(dir, &write.value)),
         (Err(Errno::ACCESS), Limit::Cpus(_) | Limit::MemoryNodes(_)) => Err(outside_parent(cgroup, write)),
         (Err(Errno::ACCESS), Limit::Raw { .. }) => Err(refused(Kind::BadSpec, &"it cannot be written")),
-        (Err(Errno::INVAL), Limit::V1 { field: "cpu.realtimeRuntime", .. }) => {
+        (Err(Errno::INVAL), Limit::RealtimeRuntime(_)) => {
             let why = "the cgroup above has less of it left, or those below have more";
             Err(refused(Kind::BadSpec, &why).hint(
                 "a new cgroup has none: write as much to cpu.rt_runtime_us of every cgroup above, from the top down",

@@ -11,7 +11,6 @@ use oci_spec::runtime::LinuxDeviceCgroup;
 pub use oci::{check_devices, check_swap, of};
 
 use crate::values::{Amount, CpuQuota, Device, Ids, IoWeight, Rate};
-use crate::write::Write;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Limit {
@@ -57,10 +56,39 @@ pub enum Limit {
     CpuIdle(i64),
     /// CPU time in µs that was left over from earlier periods and may be used in a later one.
     CpuBurst(u64),
-    /// Handles and objects of an RDMA device.
-    Rdma { device: String, most: String },
-    /// A write that only v1 has, for a field of the configuration.
-    V1 { field: &'static str, write: Write },
+    /// Handles and objects of an RDMA device; what is not there stays as it is.
+    Rdma { device: String, handles: Option<u32>, objects: Option<u32> },
+    /// That what is below the cgroup counts with it.
+    UseHierarchy,
+    /// That nothing is killed when memory runs out; v1 only.
+    OomKillDisabled,
+    /// How often time for realtime scheduling is renewed, in µs; v1 only.
+    RealtimePeriod(u64),
+    /// CPU time for realtime scheduling in each such period, in µs; v1 only.
+    RealtimeRuntime(i64),
+    /// The share of disk time beside the cgroups below, of one device or of all; v1 only.
+    IoLeafWeight { device: Option<Device>, weight: u16 },
+    /// The class of network packets; v1 only.
+    NetClass(u32),
+    /// The priority of network packets through an interface; v1 only.
+    NetPriority { interface: String, priority: u32 },
     /// A v2 file without a variant here, or a value that only the kernel parses.
     Raw { file: String, value: String },
+}
+
+impl Limit {
+    /// The field of the configuration that asks for what only v1 has: errors name it.
+    pub fn field(&self) -> Option<&'static str> {
+        Some(match self {
+            Limit::UseHierarchy => "memory.useHierarchy",
+            Limit::OomKillDisabled => "memory.disableOOMKiller",
+            Limit::RealtimePeriod(_) => "cpu.realtimePeriod",
+            Limit::RealtimeRuntime(_) => "cpu.realtimeRuntime",
+            Limit::IoLeafWeight { device: None, .. } => "blockIO.leafWeight",
+            Limit::IoLeafWeight { device: Some(_), .. } => "blockIO.weightDevice.leafWeight",
+            Limit::NetClass(_) => "network.classID",
+            Limit::NetPriority { .. } => "network.priorities",
+            _ => return None,
+        })
+    }
 }

@@ -83,8 +83,20 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
         Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &amount(*most)),
         Limit::CpuIdle(idle) => vec![Write::cpu_idle(*idle)],
         Limit::CpuBurst(burst) => vec![Write::new("cpu", "cpu.cfs_burst_us", burst).met_without(*burst == 0)],
-        Limit::Rdma { device, most } => vec![Write::rdma(device, most)],
-        Limit::V1 { write, .. } => vec![write.clone()],
+        Limit::Rdma { device, handles, objects } => vec![Write::rdma(device, *handles, *objects)],
+        // Every cgroup has it since Linux 5.11.
+        Limit::UseHierarchy => vec![Write::new("memory", "memory.use_hierarchy", 1).met_without(true)],
+        Limit::OomKillDisabled => one("memory", "memory.oom_control", &1),
+        Limit::RealtimePeriod(period) => one("cpu", "cpu.rt_period_us", period),
+        Limit::RealtimeRuntime(time) => one("cpu", "cpu.rt_runtime_us", time),
+        Limit::IoLeafWeight { device: None, weight } => one("blkio", "blkio.leaf_weight", weight),
+        Limit::IoLeafWeight { device: Some(device), weight } => {
+            vec![Write::of_device("blkio", "blkio.leaf_weight_device", *device, weight, "0")]
+        }
+        Limit::NetClass(class) => one("net_cls", "net_cls.classid", class),
+        Limit::NetPriority { interface, priority } => {
+            vec![Write::of_line("net_prio", "net_prio.ifpriomap", interface, priority, "0")]
+        }
         // `Layout::limits` refuses limits that only v2 has.
         Limit::SwapMax(_)
         | Limit::ZswapMax(_)

@@ -81,10 +81,18 @@ pub fn write(limit: &Limit) -> Option<Write> {
         |controller, file: &str, most: Amount| Some(Write::new(controller, file, most).met_without(most.0.is_none()));
     match limit {
         // `only` refuses limits that only v1 has, or says that there is no need for them.
-        Limit::Device(_) | Limit::Swappiness(_) | Limit::V1 { .. } => None,
+        Limit::Device(_)
+        | Limit::Swappiness(_)
+        | Limit::UseHierarchy
+        | Limit::OomKillDisabled
+        | Limit::RealtimePeriod(_)
+        | Limit::RealtimeRuntime(_)
+        | Limit::IoLeafWeight { .. }
+        | Limit::NetClass(_)
+        | Limit::NetPriority { .. } => None,
         Limit::CpuIdle(idle) => Some(Write::cpu_idle(*idle)),
         Limit::CpuBurst(burst) => Some(Write::new("cpu", "cpu.max.burst", burst).met_without(*burst == 0)),
-        Limit::Rdma { device, most } => Some(Write::rdma(device, most)),
+        Limit::Rdma { device, handles, objects } => Some(Write::rdma(device, *handles, *objects)),
         Limit::MemoryMax(most) => amount("memory", MEMORY_MAX, *most),
         Limit::MemoryAndSwapMax { .. } | Limit::SwapMax(_) => {
             let most = swap(limit)?;

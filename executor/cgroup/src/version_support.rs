@@ -22,11 +22,8 @@ pub fn check(resources: &LinuxResources, limits: &[Limit], version: Version) -> 
         }
         Version::V2 => {
             // Every cgroup of v2 counts what is below it.
-            let only = limits.iter().find_map(|limit| match limit {
-                Limit::V1 { field, write } if !write.met_without => Some(*field),
-                _ => None,
-            });
-            let Some(field) = only else { return Ok(()) };
+            let mut only = limits.iter().filter(|limit| **limit != Limit::UseHierarchy);
+            let Some(field) = only.find_map(Limit::field) else { return Ok(()) };
             let message = format!("linux.resources.{field}: only cgroup v1 has it, and this host has cgroup v2");
             Err(Error::new(Kind::Unsupported, message))
         }

@@ -36,7 +36,10 @@ impl Write {
     }
 
     /// The limits of an RDMA device, in the file that both versions have.
-    pub fn rdma(device: &str, most: &str) -> Write {
+    pub fn rdma(device: &str, handles: Option<u32>, objects: Option<u32>) -> Write {
+        let words = [("hca_handle", handles), ("hca_object", objects)];
+        let words = words.into_iter().filter_map(|(key, most)| Some(format!("{key}={}", most?)));
+        let most = words.collect::<Vec<_>>().join(" ");
         Write::of_line("rdma", "rdma.max", device, most, "hca_handle=max hca_object=max")
     }
 

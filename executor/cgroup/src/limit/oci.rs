@@ -6,7 +6,6 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources, Linu
 use super::Limit;
 use super::file::of_file;
 use crate::values::{Amount, CpuQuota, Device, IoWeight, Rate};
-use crate::write::Write;
 
 /// The limits of `resources`, in an order in which the kernel takes them.
 ///
@@ -28,11 +27,9 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     let hugepages = resources.hugepage_limits().iter().flatten();
     out.extend(hugepages.map(|of| Limit::Hugepages { size: of.page_size().clone(), most: Amount::oci(of.limit()) }));
     for (device, most) in resources.rdma().iter().flatten() {
-        let words = [("hca_handle", most.hca_handles()), ("hca_object", most.hca_objects())];
-        let words = words.into_iter().filter_map(|(key, most)| Some(format!("{key}={}", most?)));
-        let most = words.collect::<Vec<_>>().join(" ");
-        if !most.is_empty() {
-            out.push(Limit::Rdma { device: device.clone(), most });
+        let (handles, objects) = (most.hca_handles(), most.hca_objects());
+        if handles.is_some() || objects.is_some() {
+            out.push(Limit::Rdma { device: device.clone(), handles, objects });
         }
     }
     network(&mut out, resources);
@@ -96,9 +93,7 @@ fn memory(out: &mut Vec<Limit>, resources: &LinuxResources) -> Result<()> {
     let set = |figure: Option<i64>| figure.filter(|figure| *figure != 0).map(Amount::oci);
     let most = set(memory.limit()).and_then(|most| most.0);
     if memory.use_hierarchy() == Some(true) {
-        // Every cgroup has it since Linux 5.11, and on v2.
-        let write = Write::new("memory", "memory.use_hierarchy", 1).met_without(true);
-        out.push(Limit::V1 { field: "memory.useHierarchy", write });
+        out.push(Limit::UseHierarchy);
     }
     // The memory limit first: a new cgroup has no limit with swap yet, and v1 wants the limit
     // with swap to be at least the memory limit at all times.
@@ -112,8 +107,7 @@ fn memory(out: &mut Vec<Limit>, resources: &LinuxResources) -> Result<()> {
     out.extend(memory.reservation().map(|low| Limit::MemoryLow(Amount::oci(low))));
     out.extend(memory.swappiness().map(Limit::Swappiness));
     if memory.disable_oom_killer() == Some(true) {
-        let write = Write::new("memory", "memory.oom_control", 1);
-        out.push(Limit::V1 { field: "memory.disableOOMKiller", write });
+        out.push(Limit::OomKillDisabled);
     }
     Ok(())
 }
@@ -138,14 +132,9 @@ fn cpu(out: &mut Vec<Limit>, resources: &LinuxResources) {
     out.extend(cpu.burst().map(Limit::CpuBurst));
     // After the shares, which the kernel sets back as it changes.
     out.extend(cpu.idle().map(Limit::CpuIdle));
-    let realtime = |field, file, figure: Option<String>| {
-        figure.map(|figure| Limit::V1 { field, write: Write::new("cpu", file, figure) })
-    };
     // The period first: the time has to fit into it.
-    let period = cpu.realtime_period().filter(|period| *period != 0).map(|period| period.to_string());
-    out.extend(realtime("cpu.realtimePeriod", "cpu.rt_period_us", period));
-    let time = cpu.realtime_runtime().filter(|time| *time != 0).map(|time| time.to_string());
-    out.extend(realtime("cpu.realtimeRuntime", "cpu.rt_runtime_us", time));
+    out.extend(cpu.realtime_period().filter(|period| *period != 0).map(Limit::RealtimePeriod));
+    out.extend(cpu.realtime_runtime().filter(|time| *time != 0).map(Limit::RealtimeRuntime));
     out.extend(cpu.cpus().as_deref().map(|cpus| Limit::Cpus(cpus.into())));
     out.extend(cpu.mems().as_deref().map(|nodes| Limit::MemoryNodes(nodes.into())));
 }
@@ -153,20 +142,15 @@ fn cpu(out: &mut Vec<Limit>, resources: &LinuxResources) {
 fn block_io(out: &mut Vec<Limit>, resources: &LinuxResources) {
     let Some(io) = resources.block_io() else { return };
     let weight = |device, weight| Limit::IoWeight { device, weight: IoWeight::Blkio(weight) };
+    let leaf_weight = |device, weight| Limit::IoLeafWeight { device, weight };
     // The kernel's weights begin at 10; 0 is none.
     let set = |weight: Option<u16>| weight.filter(|weight| *weight != 0);
     out.extend(set(io.weight()).map(|all| weight(None, all)));
-    out.extend(
-        set(io.leaf_weight())
-            .map(|all| Limit::V1 { field: "blockIO.leafWeight", write: Write::new("blkio", "blkio.leaf_weight", all) }),
-    );
+    out.extend(set(io.leaf_weight()).map(|all| leaf_weight(None, all)));
     for of in io.weight_device().iter().flatten() {
         let device = Device(of.major(), of.minor());
         out.extend(set(of.weight()).map(|its| weight(Some(device), its)));
-        out.extend(set(of.leaf_weight()).map(|its| Limit::V1 {
-            field: "blockIO.weightDevice.leafWeight",
-            write: Write::of_device("blkio", "blkio.leaf_weight_device", device, its, "0"),
-        }));
+        out.extend(set(of.leaf_weight()).map(|its| leaf_weight(Some(device), its)));
     }
     out.extend(rates(Rate::BytesRead, io.throttle_read_bps_device()));
     out.extend(rates(Rate::BytesWritten, io.throttle_write_bps_device()));
@@ -176,16 +160,9 @@ fn block_io(out: &mut Vec<Limit>, resources: &LinuxResources) {
 
 fn network(out: &mut Vec<Limit>, resources: &LinuxResources) {
     let Some(network) = resources.network() else { return };
-    out.extend(
-        network.class_id().filter(|class| *class != 0).map(|class| Limit::V1 {
-            field: "network.classID",
-            write: Write::new("net_cls", "net_cls.classid", class),
-        }),
-    );
-    out.extend(network.priorities().iter().flatten().map(|of| Limit::V1 {
-        field: "network.priorities",
-        write: Write::of_line("net_prio", "net_prio.ifpriomap", of.name(), of.priority(), "0"),
-    }));
+    out.extend(network.class_id().filter(|class| *class != 0).map(Limit::NetClass));
+    let priorities = network.priorities().iter().flatten();
+    out.extend(priorities.map(|of| Limit::NetPriority { interface: of.name().clone(), priority: of.priority() }));
 }
 
 fn rates(of: Rate, devices: &Option<Vec<LinuxThrottleDevice>>) -> impl Iterator<Item = Limit> {

@@ -191,7 +191,13 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
             | Limit::CpuBurst(_)
             | Limit::CpuIdle(_)
             | Limit::Rdma { .. }
-            | Limit::V1 { .. }
+            | Limit::UseHierarchy
+            | Limit::OomKillDisabled
+            | Limit::RealtimePeriod(_)
+            | Limit::RealtimeRuntime(_)
+            | Limit::IoLeafWeight { .. }
+            | Limit::NetClass(_)
+            | Limit::NetPriority { .. }
             | Limit::Raw { .. },
             _,
         ) => return,

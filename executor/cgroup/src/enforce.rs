@@ -11,6 +11,7 @@
 use std::os::fd::BorrowedFd;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_spec::values::IdSet;
 use oci_spec::runtime::LinuxResources;
 use rustix::io::Errno;
 
@@ -303,7 +304,8 @@ fn check_cpuset(cgroup: &Cgroup, dir: BorrowedFd<'_>, asked: &Ids, write: &Write
     let Some(asked) = &asked.ids else { return Ok(()) };
     let parents = read_at(dir, &format!("../{}.effective", write.file)).unwrap_or_default();
     // A parent without the file has the root's set.
-    if parents.trim().is_empty() || Ids::from(parents.trim()).ids.is_some_and(|has| asked.ids().is_subset(has.ids())) {
+    let has = parents.parse::<IdSet>();
+    if parents.trim().is_empty() || has.is_ok_and(|has| asked.ids().is_subset(has.ids())) {
         return Ok(());
     }
     Err(outside_parent(cgroup, write))

@@ -210,3 +210,36 @@ pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let _ = freeze(dir, false);
     killed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::Device;
+
+    #[test]
+    fn what_only_v1_has_is_written_to_its_files() {
+        let leaf_weight = |device| Limit::IoLeafWeight { device, weight: 300 };
+        let cases = [
+            (Limit::UseHierarchy, "memory.use_hierarchy", "1"),
+            (Limit::OomKillDisabled, "memory.oom_control", "1"),
+            (Limit::RealtimePeriod(1000), "cpu.rt_period_us", "1000"),
+            (Limit::RealtimeRuntime(-1), "cpu.rt_runtime_us", "-1"),
+            (leaf_weight(None), "blkio.leaf_weight", "300"),
+            (leaf_weight(Some(Device(8, 16))), "blkio.leaf_weight_device", "8:16 300"),
+            (Limit::NetClass(7), "net_cls.classid", "7"),
+            (Limit::NetPriority { interface: "lo".into(), priority: 3 }, "net_prio.ifpriomap", "lo 3"),
+        ];
+        for (limit, file, value) in cases {
+            let written: Vec<_> = writes(&limit).into_iter().map(|write| (write.file, write.value)).collect();
+            assert_eq!(written, [(file.to_owned(), value.to_owned())]);
+            assert!(limit.field().is_some(), "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_of_an_rdma_device_is_left_alone() {
+        let value = |handles, objects| Write::rdma("mlx5_0", handles, objects).value;
+        assert_eq!(value(Some(2), Some(3)), "mlx5_0 hca_handle=2 hca_object=3");
+        assert_eq!(value(None, Some(3)), "mlx5_0 hca_object=3");
+    }
+}

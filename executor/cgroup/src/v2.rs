@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::limit::Limit;
 use crate::tree::{members_below, read_at, signal_below, write_at};
-use crate::values::{Amount, CpuQuota, IoWeight, PERIOD, Rate};
+use crate::values::{Amount, CpuQuota, IoWeight, PERIOD};
 use crate::write::{self, Write};
 
 /// The file through which a process joins a cgroup.
@@ -127,13 +127,7 @@ pub fn write(limit: &Limit) -> Option<Write> {
             })
         }
         Limit::IoRate { device, of, most } => {
-            let key = match of {
-                Rate::BytesRead => "rbps",
-                Rate::BytesWritten => "wbps",
-                Rate::Reads => "riops",
-                Rate::Writes => "wiops",
-            };
-            Some(Write::of_device("io", IO_MAX, *device, format_args!("{key}={}", most), NO_IO_MAX))
+            Some(Write::of_device("io", IO_MAX, *device, format_args!("{}={most}", of.key()), NO_IO_MAX))
         }
         Limit::Hugepages { size, most } => amount("hugetlb", &format!("hugetlb.{size}.max"), *most),
         Limit::Raw { file, value } => {

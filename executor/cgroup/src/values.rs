@@ -92,6 +92,25 @@ impl Device {
     }
 }
 
+impl Rate {
+    const ALL: [Rate; 4] = [Rate::BytesRead, Rate::BytesWritten, Rate::Reads, Rate::Writes];
+
+    /// The word for it in v2's `io.max`.
+    pub fn key(self) -> &'static str {
+        match self {
+            Rate::BytesRead => "rbps",
+            Rate::BytesWritten => "wbps",
+            Rate::Reads => "riops",
+            Rate::Writes => "wiops",
+        }
+    }
+
+    /// What `key` is the word for.
+    pub fn of_key(key: &str) -> Option<Rate> {
+        Rate::ALL.into_iter().find(|rate| rate.key() == key)
+    }
+}
+
 /// Parses a number that everybody reads the same way: the kernel takes `010` for eight, and no `+`.
 pub fn plain_number(text: &str) -> Option<u64> {
     let plain = text == "0" || !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());

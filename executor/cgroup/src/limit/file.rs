@@ -1,4 +1,5 @@
-//! The limits that a file of cgroup v2 means, as its `unified` section of a configuration or systemd gives them.
+//! The limits that a file of cgroup v2 means. OCI has no field for `memory.high` and `memory.min`, so a description's
+//! pass through `unified` as text, the only two that do.
 
 use super::Limit;
 use crate::values::{Amount, CpuQuota, Device, IoWeight, Rate, plain_number};
@@ -57,14 +58,7 @@ fn io_max(text: &str) -> Option<Vec<Limit>> {
     let device = Device::parse(words.next()?)?;
     let rate = |word: &str| {
         let (key, most) = word.split_once('=')?;
-        let of = match key {
-            "rbps" => Rate::BytesRead,
-            "wbps" => Rate::BytesWritten,
-            "riops" => Rate::Reads,
-            "wiops" => Rate::Writes,
-            _ => return None,
-        };
-        Some(Limit::IoRate { device, of, most: Amount::parse(most)? })
+        Some(Limit::IoRate { device, of: Rate::of_key(key)?, most: Amount::parse(most)? })
     };
     words.map(rate).collect::<Option<Vec<_>>>().filter(|rates| !rates.is_empty())
 }

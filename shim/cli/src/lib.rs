@@ -7,11 +7,11 @@
 pub mod fuzzing;
 
 mod commands;
+mod exit_code;
 mod input;
 mod reach;
 mod ui;
 
-use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use bowline_executor::{Doing, Kind, Result, StateDir};
@@ -21,16 +21,11 @@ use commands::{
     adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, limits, logs, man, pause, ps,
     resume, rm, run, sandbox, schema, spec, start, stats, stop, top, units, update, upgrade, wait,
 };
+use exit_code::exit_code;
 use input::args::{Cli, Command};
 use input::{completion, misuse};
-use ui::{colour, reader};
-
-/// Exit code when bowline itself fails.
-const FAILED: u8 = 125;
-/// Exit code after a timeout.
-const TIMED_OUT: u8 = 124;
-/// Exit code of an invalid command line.
-const USAGE: u8 = 2;
+use ui::colour;
+use ui::print::{complain, say};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -113,46 +108,4 @@ fn reads_state(command: &Command) -> bool {
             | Command::Units
             | Command::Upgrade { containerd: Some(_), .. }
     )
-}
-
-/// The one place where an error becomes an exit code.
-fn exit_code(kind: Kind) -> u8 {
-    match kind {
-        Kind::CommandNotFound => 127,
-        Kind::NotExecutable => 126,
-        Kind::Usage => USAGE,
-        Kind::Timeout => TIMED_OUT,
-        Kind::NotFound
-        | Kind::AlreadyExists
-        | Kind::WrongState
-        | Kind::BadSpec
-        | Kind::Unsupported
-        | Kind::Damaged
-        | Kind::Unavailable
-        | Kind::Internal => FAILED,
-    }
-}
-
-fn complain(message: &str, hint: Option<&str>) {
-    let mut stderr = anstream::stderr().lock();
-    let (error, hinted) = (colour::ERROR, colour::HINT);
-    // Ignore errors: there is nowhere to report them.
-    let _ = writeln!(stderr, "{error}bowline:{error:#} {message}");
-    if let Some(hint) = hint {
-        let _ = writeln!(stderr, "{hinted}hint:{hinted:#} {hint}");
-    }
-}
-
-/// Prints a result. A reader that is gone is no error.
-fn say(text: &str) -> Result<()> {
-    reader::print(format!("{text}\n").as_bytes())
-}
-
-/// Prints lines for people, which may contain colours.
-fn show(lines: &[String]) -> Result<()> {
-    let mut stdout = anstream::stdout().lock();
-    match lines.iter().try_for_each(|line| writeln!(stdout, "{line}")) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        shown => shown.doing(Kind::Internal, || "cannot write to stdout"),
-    }
 }

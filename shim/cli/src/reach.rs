@@ -7,7 +7,7 @@ use bowline_client::spawn::Programs;
 use bowline_executor::{Doing as _, Folder, Kind, PastShim, Result, StateDir};
 use bowline_spec::id::TaskId;
 
-use crate::complain;
+use crate::ui::print::complain;
 use crate::ui::progress;
 
 /// Returns the shim of a running task: a new one, if that died.

@@ -8,7 +8,7 @@ use bowline_spec::id::TaskId;
 use crate::input::each_task::each_of;
 use crate::input::task_names::{TaskRef, resolve_shims};
 use crate::reach::waiting;
-use crate::say;
+use crate::ui::print::say;
 
 /// Takes over the tasks that are named, or with `all` each that can be; prints the ids of those with a new shim.
 pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {

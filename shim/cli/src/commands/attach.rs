@@ -5,12 +5,14 @@ use std::pin::Pin;
 use bowline_executor::{Error, ExitReport, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 
+use crate::exit_code::FAILED;
 use crate::input::args::AttachArgs;
+use crate::reach;
 use crate::ui::outcome;
+use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use crate::{FAILED, complain, reach};
 use bowline_client::{Shim, exited, starting};
 use bowline_protocol::wire::proto::bowline::WindowSize;
 

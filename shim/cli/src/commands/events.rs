@@ -13,10 +13,10 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::complain;
 use crate::input::args::EventsArgs;
 use crate::ui::findings;
 use crate::ui::json;
+use crate::ui::print::complain;
 use crate::ui::reader::Reader;
 
 /// Runs `bowline events`.

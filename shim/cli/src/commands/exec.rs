@@ -8,13 +8,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::commands::attach;
+use crate::exit_code::FAILED;
 use crate::input::args::ExecArgs;
 use crate::input::environment::variables;
+use crate::reach;
 use crate::ui::json;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use crate::{FAILED, reach};
 use bowline_client::Shim;
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 

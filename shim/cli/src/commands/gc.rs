@@ -9,7 +9,7 @@ use crate::input::args::GcArgs;
 use crate::input::description;
 use crate::input::each_task::settle;
 use crate::ui::json;
-use crate::{complain, say};
+use crate::ui::print::{complain, say};
 use bowline_client::spawn;
 
 /// One orphan, as `--json` prints it.

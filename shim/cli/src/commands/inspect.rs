@@ -12,8 +12,8 @@ use crate::input::args::InspectArgs;
 use crate::input::each_task::settle;
 use crate::input::filter::NOT_ANSWERING;
 use crate::input::task_names;
-use crate::say;
 use crate::ui::json;
+use crate::ui::print::say;
 use crate::ui::template::Template;
 use bowline_client::Presence;
 

@@ -9,10 +9,10 @@ use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 
 use crate::commands::{limits, rm};
-use crate::complain;
 use crate::input::args::task::TaskArgs;
 use crate::input::description;
 use crate::input::flags::Flags;
+use crate::ui::print::complain;
 use crate::ui::terminal;
 
 /// What flags and file say of a task.

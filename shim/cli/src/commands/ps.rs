@@ -15,9 +15,9 @@ use crate::input::task_names;
 use crate::ui::colour;
 use crate::ui::json;
 use crate::ui::numbers;
+use crate::ui::print::{say, show};
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
-use crate::{say, show};
 
 /// One task, as `--json` prints it.
 #[derive(Debug, Serialize)]

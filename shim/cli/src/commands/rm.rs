@@ -7,8 +7,8 @@ use bowline_spec::id::TaskId;
 
 use crate::input::each_task::{each, settle};
 use crate::input::task_names::TaskRef;
+use crate::ui::print::{complain, say};
 use crate::ui::progress;
-use crate::{complain, say};
 
 /// Runs `bowline rm`. With `force`, a task that does not exist is no error.
 pub async fn run(state: &StateDir, names: &[TaskRef], force: bool) -> Result<u8> {

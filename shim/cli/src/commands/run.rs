@@ -14,13 +14,15 @@ use tokio::task::JoinHandle;
 
 use crate::commands::launch::{Described, Wanted, describe_task, request, tell_notes, tell_of_slice};
 use crate::commands::{attach, rm};
+use crate::exit_code::TIMED_OUT;
 use crate::input::args::RunArgs;
 use crate::input::args::task::TaskArgs;
+use crate::reach;
 use crate::ui::detach::DetachKeys;
+use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::{json, outcome, terminal};
-use crate::{TIMED_OUT, complain, reach};
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {

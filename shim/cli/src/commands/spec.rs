@@ -5,7 +5,7 @@ use std::path::Path;
 use bowline_executor::{Error, Kind, Result, configure};
 
 use crate::input::description::read;
-use crate::say;
+use crate::ui::print::say;
 
 pub fn run(file: &Path) -> Result<u8> {
     let task = read(file, false, |_| Ok(()))?;

@@ -10,7 +10,7 @@ use bowline_spec::{LogFormat, Task};
 
 use crate::commands::launch::{Described, Wanted, describe_task, named, request, tell_notes, tell_of_slice};
 use crate::input::args::task::TaskArgs;
-use crate::say;
+use crate::ui::print::say;
 use crate::ui::{json, progress};
 
 /// Runs `bowline start`: a task in the background; prints its id.

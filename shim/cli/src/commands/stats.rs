@@ -11,6 +11,7 @@ use crate::ui::json;
 use crate::ui::numbers::{count, or_dash, percent, size};
 use crate::ui::order::By;
 use crate::ui::plot;
+use crate::ui::print::{say, show};
 use crate::ui::readings;
 use crate::ui::readings::Reading;
 use crate::ui::record;
@@ -18,7 +19,6 @@ use crate::ui::sampling::Sampling;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, clean, render};
 use crate::ui::watch::{As, watch};
-use crate::{say, show};
 use bowline_client::Shim;
 
 /// The default time between two readings.

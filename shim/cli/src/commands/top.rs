@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::input::args::TopArgs;
 use crate::input::task_names;
-use crate::show;
 use crate::ui::json;
 use crate::ui::numbers;
 use crate::ui::order::By;
+use crate::ui::print::show;
 use crate::ui::readings::Reading;
 use crate::ui::sampling::Sampling;
 use crate::ui::screen;

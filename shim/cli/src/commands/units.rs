@@ -8,7 +8,7 @@ use std::io::Read as _;
 use bowline_executor::systemd::Request;
 use bowline_executor::{Doing, Kind, Result};
 
-use crate::say;
+use crate::ui::print::say;
 
 pub async fn run() -> Result<u8> {
     let answer = match read() {

@@ -7,7 +7,8 @@ use bowline_spec::{CpuUpdate, MemoryUpdate, Update};
 
 use crate::input::args::update::UpdateArgs;
 use crate::input::io::IoArg;
-use crate::{complain, reach};
+use crate::reach;
+use crate::ui::print::complain;
 
 pub async fn run(state: &StateDir, id: &TaskId, args: UpdateArgs) -> Result<u8> {
     let update = json(args)?;

@@ -13,7 +13,7 @@ use bowline_spec::id::TaskId;
 use crate::input::each_task::{each_of, settle};
 use crate::input::task_names::{TaskRef, resolve_shims};
 use crate::reach::waiting;
-use crate::say;
+use crate::ui::print::say;
 
 /// Has the installed shim, or the one at `shim`, take over from the shims of the tasks that are named, or with `all`
 /// from each; prints the id of each that was upgraded, or with `dry_run` could be.

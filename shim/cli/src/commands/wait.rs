@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::input::each_task::each;
 use crate::input::task_names::TaskRef;
-use crate::say;
 use crate::ui::json;
+use crate::ui::print::say;
 
 /// The report of one of several tasks.
 #[derive(Debug, Serialize)]

@@ -8,9 +8,10 @@ use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::exit_code::exit_code;
 use crate::input::task_names::{self, TaskRef};
+use crate::ui::print::complain;
 use crate::ui::progress;
-use crate::{complain, exit_code};
 
 /// The work on each of several tasks, in the order given.
 pub struct Each<T> {

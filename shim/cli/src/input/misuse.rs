@@ -10,8 +10,9 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use crate::exit_code::USAGE;
 use crate::input::args::Cli;
-use crate::{USAGE, complain};
+use crate::ui::print::complain;
 
 /// Prints clap's answer: help if it was asked for, else an error.
 pub fn tell(error: &clap::Error) -> ExitCode {

@@ -3,7 +3,7 @@
 use bowline_executor::{Doing as _, Kind, Result};
 use serde::Serialize;
 
-use crate::say;
+use crate::ui::print::say;
 
 /// The version of all forms. It changes when a field is removed or renamed, or changes its type or unit.
 const FORMAT: u32 = 1;

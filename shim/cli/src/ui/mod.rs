@@ -8,6 +8,7 @@ pub mod numbers;
 pub mod order;
 pub mod outcome;
 pub mod plot;
+pub mod print;
 pub mod progress;
 pub mod reader;
 pub mod readings;

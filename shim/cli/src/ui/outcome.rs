@@ -3,7 +3,7 @@
 use bowline_executor::{Error, ExitReport, Result};
 use bowline_spec::id::TaskId;
 
-use crate::FAILED;
+use crate::exit_code::FAILED;
 
 /// Returns the exit code for a caller that waited for the task.
 pub fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {

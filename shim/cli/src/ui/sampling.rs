@@ -3,9 +3,9 @@
 
 use bowline_executor::{Error, Kind, Result, StateDir};
 
-use crate::complain;
 use crate::input::each_task::settle;
 use crate::input::task_names::TaskRef;
+use crate::ui::print::complain;
 use crate::ui::readings::{Reading, Sampler};
 
 /// The tasks that a command samples: the named ones, or all that run.

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use crate::ui::json;
 use crate::ui::order::By;
+use crate::ui::print::{say, show};
 use crate::ui::reader::Reader;
 use crate::ui::readings::{APART, Reading, Sampler};
 use crate::ui::screen::{self, Live, Next};
-use crate::{say, show};
 
 /// Turns readings into lines of text in an order, for a terminal width if there is one: a head, rows, and a line for all
 /// of them.

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::NOWHERE;
 use crate::input::args::cgroup::{NameArgs, NamingDriver};
-use crate::say;
 use crate::ui::json;
+use crate::ui::print::say;
 
 /// The cgroup that bowline has above all sandboxes.
 const SANDBOXES: &str = "bowline";

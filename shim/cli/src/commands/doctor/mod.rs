@@ -13,8 +13,9 @@ mod tools;
 use bowline_executor::{Result, StateDir};
 use serde::Serialize;
 
+use crate::exit_code::FAILED;
 use crate::ui::json;
-use crate::{FAILED, say};
+use crate::ui::print::say;
 
 /// One feature that this host may have.
 #[derive(Debug, Serialize)]

@@ -30,10 +30,11 @@ use serde::Serialize;
 use crate::commands::events;
 use crate::commands::inspect::examine;
 use crate::input::filter::NOT_ANSWERING;
+use crate::reach;
 use crate::ui::colour;
 use crate::ui::json;
+use crate::ui::print::show;
 use crate::ui::words;
-use crate::{reach, show};
 use finding::{Facts, Finding, Severity};
 
 /// The time between the two readings of a running task: several periods of a CPU limit.

@@ -22,9 +22,9 @@ use bowline_executor::{Doing, Error, Kind, Result, StateDir, host_units, probe};
 use bowline_spec::host_limits::{self, Manifest, OnFailure, Parsed};
 
 use self::bus::Bus;
-use crate::complain;
 use crate::input::args::host_limits::LimitsCommand;
 use crate::ui::json;
+use crate::ui::print::complain;
 
 /// Exit code when something was skipped and reported, and the rest was done.
 const PARTLY: u8 = 1;

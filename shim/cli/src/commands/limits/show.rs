@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::bus::{Bus, cpu_text, in_force, memory_text};
 use super::found::{elsewhere, found};
-use crate::show;
 use crate::ui::json;
 use crate::ui::numbers::or_dash;
+use crate::ui::print::show;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 

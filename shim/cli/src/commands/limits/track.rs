@@ -6,9 +6,9 @@ use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::host_limits::UnitName;
 use bowline_spec::unit::{folder, slice_path};
 
+use super::PARTLY;
 use super::bus::Bus;
-use super::{PARTLY, complain};
-use crate::say;
+use crate::ui::print::{complain, say};
 
 pub fn list(state: &StateDir) -> Result<u8> {
     for one in host_units::read(state)? {

@@ -11,8 +11,8 @@ use bowline_executor::{Error, Folder, Kind, LogFiles, LogLine, LogStream, Record
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
-use crate::complain;
 use crate::input::args::LogsArgs;
+use crate::ui::print::complain;
 use crate::ui::reader::Reader;
 use bowline_client::{dead, starting};
 use files::{Chain, Content};

@@ -11,8 +11,8 @@ use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
 use crate::input::flags::set_all;
-use crate::say;
 use crate::ui::json;
+use crate::ui::print::say;
 
 pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let (driver, json) = (args.cgroup_driver, args.json);

@@ -17,9 +17,9 @@ use crate::input::args::sandbox::SandboxCommand;
 use crate::input::filter::NOT_ANSWERING;
 use crate::ui::json;
 use crate::ui::numbers;
+use crate::ui::print::{complain, say, show};
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
-use crate::{complain, say, show};
 
 pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
     match command {

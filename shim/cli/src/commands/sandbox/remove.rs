@@ -7,8 +7,8 @@ use bowline_executor::{
 use bowline_spec::id::TaskId;
 
 use crate::commands::rm::say_left_alone;
-use crate::complain;
 use crate::input::each_task::settle;
+use crate::ui::print::complain;
 use bowline_client::Presence;
 use bowline_client::patience::lock_after;
 use bowline_client::spawn;

@@ -20,9 +20,10 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use crate::input::args::StatsArgs;
+use crate::reach;
 use crate::ui::plot;
+use crate::ui::print::say;
 use crate::ui::signals::{ENDING, Signals};
-use crate::{reach, say};
 use bowline_client::Shim;
 use bowline_client::dead;
 use file::{Because, Header, Writer};

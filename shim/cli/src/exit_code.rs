@@ -1,0 +1,28 @@
+//! The exit codes of bowline itself: which error ends it with which.
+
+use bowline_executor::Kind;
+
+/// Exit code when bowline itself fails.
+pub const FAILED: u8 = 125;
+/// Exit code after a timeout.
+pub const TIMED_OUT: u8 = 124;
+/// Exit code of an invalid command line.
+pub const USAGE: u8 = 2;
+
+/// The one place where an error becomes an exit code.
+pub fn exit_code(kind: Kind) -> u8 {
+    match kind {
+        Kind::CommandNotFound => 127,
+        Kind::NotExecutable => 126,
+        Kind::Usage => USAGE,
+        Kind::Timeout => TIMED_OUT,
+        Kind::NotFound
+        | Kind::AlreadyExists
+        | Kind::WrongState
+        | Kind::BadSpec
+        | Kind::Unsupported
+        | Kind::Damaged
+        | Kind::Unavailable
+        | Kind::Internal => FAILED,
+    }
+}

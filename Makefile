@@ -13,8 +13,11 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 BIN = $(abspath $(TARGET)/bin)
 # Namespaces and cgroups need root.
 ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
-# What is installed. containerd and Nomad find the last two by their names.
-BINARIES = bowline bowline-shim bowline-init containerd-shim-bowline-v1 nomad-driver-bowline
+# What is installed: each package has a binary, called as it is or as its manager finds it.
+PACKAGES = bowline bowline-shim bowline-init bowline-containerd bowline-nomad
+BINARIES = $(foreach package,$(PACKAGES),$(or $(CALLED_$(package)),$(package)))
+CALLED_bowline-containerd = containerd-shim-bowline-v1
+CALLED_bowline-nomad = nomad-driver-bowline
 DENY = $(TARGET)/tools/bin/cargo-deny
 CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
 DEB = $(TARGET)/deb/bowline.deb
@@ -27,7 +30,7 @@ help:
 .PHONY: build
 build:
 	@scripts/need build
-	$(call release,bowline bowline-shim bowline-init bowline-containerd bowline-nomad)
+	$(call release,$(PACKAGES))
 
 # The list of what has to be relocated, packed; glibc reads it since 2.36.
 GLIBC = $(lastword $(shell getconf GNU_LIBC_VERSION))
@@ -452,6 +455,10 @@ test-release:
 .PHONY: clean
 clean:
 	cargo clean
+
+# What a variable here is, for scripts.
+print-%:
+	@echo $($*)
 
 # One after the other, but for what is known to go together.
 ifndef BESIDE

@@ -32,7 +32,10 @@ fn with_json_a_watch_gives_a_line_for_each_reading_until_its_tasks_have_ended() 
     let is_busy =
         |line: &str| serde_json::from_str(line).is_ok_and(|reading: Value| reading["cpu_percent"].as_f64() > Some(5.0));
     watch.read_stdout();
-    eventually("a reading says that it is busy", || watch.said().lines().any(is_busy).then_some(()));
+    eventually("two readings, and that it is busy", || {
+        let said = watch.said();
+        (said.lines().count() > 2 && said.lines().any(is_busy)).then_some(())
+    });
     task.end();
     let ran = watch.finish();
     let lines: Vec<Value> =

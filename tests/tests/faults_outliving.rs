@@ -121,9 +121,26 @@ impl Launch {
 
     /// Waits until the task is launched, by whichever shim, or the command has ended.
     fn settle(&mut self, marked: &Marked<'_>) {
-        eventually("it is launched or given up", || {
-            (marked.has_begun() && marked.is_recorded() || !self.run.is_running()).then_some(())
+        eventually("it is launched or given up", || self.is_settled(marked).then_some(()));
+    }
+
+    fn is_settled(&mut self, marked: &Marked<'_>) -> bool {
+        marked.has_begun() && marked.is_recorded() || !self.run.is_running()
+    }
+
+    /// As [`Launch::settle`]; a shim that strace holds up as a call returns is killed. Returns whether it was killed.
+    fn meet(&mut self, marked: &Marked<'_>) -> bool {
+        let is_held = eventually("it is launched, given up or held up", || {
+            let is_held = is_held(&self.trace.so_far());
+            (is_held || self.is_settled(marked)).then_some(is_held)
         });
+        if is_held {
+            kill_process(Pid::from_raw(self.shim).expect("a pid"), Signal::KILL).expect("it lives");
+        }
+        // As long as strace holds the call up, nobody can reap who made it.
+        self.trace.stop();
+        self.settle(marked);
+        !process_exists(self.shim)
     }
 }
 
@@ -140,13 +157,16 @@ fn a_shim_that_is_killed_at_any_system_call_of_a_launch() {
     // Few come after the order to start: of those more.
     let (early, late) = calls.split_at(calls.len().saturating_sub(24));
     let rare = early.iter().step_by(stride()).chain(late.iter().step_by((stride() / 4).max(1)));
-    for (name, number, _) in rare {
-        let inject = format!("inject={name}:signal=KILL:when={number}");
+    // As a call is made, and as it returns: the shim has not stored what came of it.
+    let rare = rare.flat_map(|call| [(call, "signal=KILL"), (call, "delay_exit=1000s")]);
+    // A part of them has every other one.
+    for ((name, number, _), fault) in
+        rare.enumerate().filter(|(n, _)| stride() == 1 || n % 4 % 3 == 0).map(|(_, one)| one)
+    {
+        let inject = format!("inject={name}:{fault}:when={number}");
         let marked = Marked::new(&host);
         let mut launch = Launch::begin(&host, &marked, &["-e", &inject]);
-        launch.settle(&marked);
-        let was_killed = !process_exists(launch.shim);
-        launch.trace.end();
+        let was_killed = launch.meet(&marked);
         marked.may_end();
         let ran = launch.run.finish();
         tally.tried += 1;

@@ -3,7 +3,9 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, Task, binary, child_pids, copy_binary, eventually, name_of, process_exists};
+use bowline_tests::harness::{
+    Build, Task, Trace, binary, child_pids, copy_binary, eventually, name_of, process_exists,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The init of `task`, which is bowline's own.
@@ -120,12 +122,14 @@ fn orphans_are_reaped() {
     host.assert_nothing_left();
 }
 
+/// What of the first process a task can look into.
+const LOOK: &str = "readlink /proc/1/fd/* 2>/dev/null && echo fds; cat /proc/1/exe >/dev/null 2>&1 && echo exe; \
+    cat /proc/1/mem >/dev/null 2>&1 && echo memory; cat /proc/1/environ 2>/dev/null | tr -d '\\0'; echo done";
+
 #[test]
 fn nothing_of_it_can_be_reached_from_inside() {
     let host = Host::new();
-    let look = "readlink /proc/1/fd/* 2>/dev/null && echo fds; cat /proc/1/exe >/dev/null 2>&1 && echo exe; \
-        cat /proc/1/mem >/dev/null 2>&1 && echo memory; cat /proc/1/environ 2>/dev/null | tr -d '\\0'; echo done";
-    assert_eq!(host.task(look).flag("--init").run().out(), "done");
+    assert_eq!(host.task(LOOK).flag("--init").run().out(), "done");
     // Whoever may trace every process finds a program that nobody can change.
     let toml = r#"
         command = "sh"
@@ -139,13 +143,30 @@ fn nothing_of_it_can_be_reached_from_inside() {
     host.assert_nothing_left();
 }
 
+/// From its execve until it has hidden itself any process of its user could.
+#[test]
+fn nor_while_it_starts() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let late = ["-f", "-e", "trace=execveat", "-e", "inject=execveat:delay_exit=500ms"];
+    let trace = Trace::of(&host, sandbox.shim_pid(), late);
+    assert_eq!(sandbox.task(LOOK).flag("--init").run().out(), "done");
+    assert!(trace.end().contains("(DELAYED)"));
+    // One that cannot start is said, and what it waits for never runs.
+    let trace = Trace::of(&host, sandbox.shim_pid(), ["-f", "-e", "inject=execveat:error=ENOMEM"]);
+    let refused = sandbox.task("echo ran").flag("--init").run();
+    trace.end();
+    refused.assert_code(125);
+    assert!(refused.err().contains("bowline-init") && refused.out().is_empty(), "{refused}");
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
 #[test]
 fn it_has_no_right_that_the_program_lacks() {
     let host = Host::new();
     let status = "grep -E '^(Uid|Gid|Groups|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs):' /proc/$p/status";
-    // The program may run before the process above it is bowline-init.
-    let begun = "until read name </proc/1/comm && [ $name = bowline-init ]; do sleep 0.01; done";
-    let script = format!("{begun}; for p in 1 self; do {status} >/tmp/$p; done; cmp /tmp/1 /tmp/self && echo same");
+    let script = format!("for p in 1 self; do {status} >/tmp/$p; done; cmp /tmp/1 /tmp/self && echo same");
     for flags in [&[][..], &["--user=1000:1000"], &["--untrusted"]] {
         let task = flags.iter().fold(host.task(&script).flag("--init"), |task, flag| task.flag(*flag));
         assert_eq!(task.run().out(), "same");

@@ -46,7 +46,8 @@ fn run(arguments: &[*const c_char]) -> ! {
     kernel::block_signals();
     kernel::be_subreaper();
     let Some(mut init) = parse(arguments) else { kernel::exit(USAGE) };
-    // The workload's own: its readers see the end when the workload closes them.
+    // The workload's own: its readers see the end when the workload closes them. The first is for the workload, which
+    // waits until nobody can look into this process.
     STANDARD_STREAMS.into_iter().for_each(kernel::close);
     loop {
         init.reap();

@@ -3,11 +3,12 @@
 //! The order matters: what needs a right comes before the step that gives it up.
 
 use std::convert::Infallible;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, Image};
 use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process, Spec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
@@ -15,7 +16,10 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use super::{Payload, capabilities, scheduling};
 use crate::init_program::InitProgram;
 use crate::lsm::{Labels, Opened};
-use crate::{inheritance, namespaces, notify};
+use crate::{inheritance, io, namespaces, notify};
+
+/// Seconds that `bowline-init` may take until nobody can look into it, on a machine that is busy.
+const INIT_STARTS_WITHIN: i64 = 30;
 
 /// Confines the calling process as its spec says, calls `last`, and executes the program.
 pub fn execute(
@@ -24,11 +28,19 @@ pub fn execute(
     program: &Image,
     last: impl FnOnce() -> Result<()>,
 ) -> Result<Infallible> {
-    let mut own = None;
+    let (mut own, mut hidden) = (None, None);
     if let Some(init) = payload.init {
+        let (hears, seen) = io::pipe()?;
         match sys::fork().map_err(|error| too_few(&error))? {
-            Cloned::Parent { pid, .. } => return Err(become_init_program(payload, labels, init, pid, program)?),
+            Cloned::Parent { pid, .. } => {
+                let failed = become_init_program(payload, labels, init, pid, seen.as_fd(), program);
+                // The workload does not go on.
+                let _ = rustix::io::write(&seen, b"x");
+                return Err(failed?);
+            }
             Cloned::Child => {
+                drop(seen);
+                hidden = Some(hears);
                 begin_workload(payload)?;
                 // Those of its parent refuse it.
                 own = payload.labels.map(Labels::open).transpose()?;
@@ -48,8 +60,11 @@ pub fn execute(
     let entered = enter(process);
     // From here on every file is opened close-on-exec. Done before a filter is loaded, which may deny the call.
     sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
+    // Before a filter is loaded, which may deny a wait.
+    let init_is_hidden = || hidden.as_ref().map_or(Ok(()), |hears| await_hidden(hears.as_fd()));
     let late = process.no_new_privileges().unwrap_or(false);
     if !late {
+        init_is_hidden()?;
         // Without no_new_privs only a privileged process may load a filter.
         load(payload)?;
     }
@@ -57,6 +72,7 @@ pub fn execute(
     entered.or_else(|_| enter(process))?;
     if late {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
+        init_is_hidden()?;
         load(payload)?;
     }
     last()?;
@@ -86,6 +102,23 @@ fn begin_workload(payload: &Payload<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the process above is `bowline-init` and has closed its standard streams: nobody can trace it or reach its
+/// files by then. From its execve on until then any process of the same user could.
+fn await_hidden(hears: BorrowedFd<'_>) -> Result<()> {
+    let most = Timespec { tv_sec: INIT_STARTS_WITHIN, tv_nsec: 0 };
+    let ready = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&hears, PollFlags::IN)], Some(&most)));
+    let what = || "cannot wait for the task's init";
+    if ready.doing(Kind::Internal, what)? == 0 {
+        let message = format!("the task's init does not start within {INIT_STARTS_WITHIN} s");
+        return Err(Error::new(Kind::Timeout, message));
+    }
+    match rustix::io::read(hears, &mut [0]).doing(Kind::Internal, what)? {
+        0 => Ok(()),
+        // It says itself why it cannot run.
+        _ => sys::exit_now(1),
+    }
+}
+
 /// Becomes `bowline-init`, with the workload's rights and without its filter, which may deny what it does. Returns the
 /// error for which that failed.
 fn become_init_program(
@@ -93,10 +126,13 @@ fn become_init_program(
     labels: Option<&Opened<'_>>,
     init: &InitProgram,
     workload: i32,
+    seen: BorrowedFd<'_>,
     program: &Image,
 ) -> Result<Error> {
     labels.map_or(Ok(()), Opened::apply)?;
     sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
+    // It closes this once nobody can look into it.
+    sys::place_fd(seen, 0).doing(Kind::Internal, || "cannot set up init's descriptors")?;
     rustix::process::chdir("/").doing(Kind::Internal, || "cannot change to /")?;
     take_identity(payload.process, payload.spec)?;
     if payload.process.no_new_privileges() == Some(true) {

@@ -48,11 +48,16 @@ impl Trace {
 
     /// Detaches, and gives all that it has seen.
     pub fn end(mut self) -> String {
+        self.stop();
+        self.so_far()
+    }
+
+    /// Detaches.
+    pub fn stop(&mut self) {
         for signal in [Signal::INT, Signal::CONT] {
             kill_process(Pid::from_child(&self.strace), signal).expect("strace is not reaped");
         }
         self.strace.wait().expect("it ends, and its log is whole");
-        self.so_far()
     }
 }
 

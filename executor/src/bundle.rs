@@ -13,10 +13,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
 use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{
-    Capabilities, LinuxCapabilities, LinuxDeviceCgroup, LinuxDeviceType, LinuxResources, LinuxSeccomp, Mount, Process,
-    Spec,
-};
+use oci_spec::runtime::{Capabilities, LinuxCapabilities, LinuxResources, LinuxSeccomp, Mount, Process, Spec};
 use serde::Deserialize;
 
 use crate::{hooks, inside_root, rootfs, tolerance};
@@ -169,21 +166,13 @@ fn check_version(version: &str) -> Result<()> {
 }
 
 /// Device rules list what a container may use beyond the devices common to all containers, and what not. What no rule
-/// speaks of is denied: a new cgroup of v1 allows everything, so all is denied first, unless the first
-/// rule is for all itself.
+/// speaks of is denied. Ours come last: the last rule that fits a device counts.
 fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
-    let mut none = LinuxDeviceCgroup::default();
-    none.set_allow(false).set_access(Some("rwm".to_owned()));
     let mut rules = resources.devices().clone().unwrap_or_default();
-    let is_for_all = |rule: &LinuxDeviceCgroup| {
-        let of_any = [rule.major(), rule.minor()].into_iter().all(|number| number.is_none_or(|number| number < 0));
-        of_any && rule.typ().is_none_or(|kind| kind == LinuxDeviceType::A) && rule.access().as_deref() == Some("rwm")
-    };
-    if !rules.first().is_some_and(is_for_all) {
-        rules.insert(0, none);
-    }
-    // Managers list most of them as well, and on v1 each rule is a write.
-    let missing: Vec<_> = common_device_rules().into_iter().filter(|rule| !rules.contains(rule)).collect();
+    // Managers list most of them as well, and on v1 each rule is a write. A denial may follow them.
+    let last_denial = rules.iter().rposition(|rule| !rule.allow()).map_or(0, |at| at + 1);
+    let missing: Vec<_> =
+        common_device_rules().into_iter().filter(|rule| !rules[last_denial..].contains(rule)).collect();
     rules.extend(missing);
     resources.set_devices(Some(rules));
     resources

@@ -1,7 +1,12 @@
 //! Devices: the allow-list, whatever node the task makes for itself.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{disk, skip};
+use bowline_tests::harness::containerd::is_reference;
+use bowline_tests::harness::{disk, only_v2, skip};
+use serde_json::{Value, json};
+
+use crate::fields::openable;
+use crate::fields_refused::assert_unsupported;
 
 #[test]
 fn a_disk_of_the_host_cannot_be_opened_by_a_node_made_inside() {
@@ -82,4 +87,69 @@ fn a_task_has_no_device_but_the_usual_ones() {
     let devices = ["full", "null", "pts/ptmx", "random", "tty", "urandom", "zero"].map(|name| format!("/dev/{name}"));
     ran.assert_says(&devices.join("\n"));
     host.assert_nothing_left();
+}
+
+/// A rule of a `config.json` for character devices, where -1 is every number.
+fn rule(allow: bool, major: i64, minor: i64) -> Value {
+    json!({ "allow": allow, "type": "c", "major": major, "minor": minor, "access": "rwm" })
+}
+
+/// A rule for all devices.
+fn all(allow: bool) -> Value {
+    json!({ "allow": allow, "access": "rwm" })
+}
+
+/// What a container can open of the control of loop devices (10:237), the host's console (5:1) and its null device, if
+/// all of these can be.
+fn can_be_opened(devices: &str) -> String {
+    let there = |device: &&str| *device == "null" || std::fs::File::open(format!("/dev/{device}-control")).is_ok();
+    devices.split(' ').filter(there).collect::<Vec<_>>().join(" ")
+}
+
+/// A denial that cgroup v1 cannot express beside what is allowed: it is refused by its place there, and on v2 the last
+/// rule that fits a device counts.
+#[track_caller]
+fn assert_kept_or_refused(rules: &Value, denial: usize, opened: &str) {
+    if only_v2() {
+        return assert_eq!(openable(rules), can_be_opened(opened), "{rules}");
+    }
+    let field = format!("linux.resources.devices[{denial}]");
+    assert_unsupported(&[("linux.resources.devices", rules.clone(), &field)]);
+}
+
+#[test]
+fn a_denial_of_a_part_of_what_is_allowed_is_never_lost() {
+    assert_kept_or_refused(&json!([all(false), rule(true, 10, -1), rule(false, 10, 237)]), 2, "null");
+    assert_kept_or_refused(&json!([all(false), rule(true, -1, -1), rule(false, 10, -1), rule(false, 5, 1)]), 2, "null");
+    // The place is that in the configuration, without what is put beside it.
+    assert_kept_or_refused(&json!([rule(true, 10, -1), rule(false, 10, 237)]), 1, "null");
+}
+
+#[test]
+fn a_part_of_what_is_denied_is_never_denied_in_silence() {
+    let rules = json!([all(true), rule(false, 5, 1), rule(false, 10, -1), rule(true, 10, 237)]);
+    assert_kept_or_refused(&rules, 2, "loop null");
+    // Every container may open its null device.
+    assert_kept_or_refused(&json!([all(true), rule(false, 5, 1), rule(false, 1, -1)]), 2, "loop null");
+}
+
+#[test]
+fn a_denial_takes_back_all_that_was_allowed_before() {
+    let with = |last: Value| json!([all(false), rule(true, 10, 237), last]);
+    if !is_reference() {
+        // runc before 1.2 leaves it allowed.
+        assert_eq!(openable(&with(rule(false, -1, -1))), "null");
+        assert_eq!(openable(&with(rule(false, 10, -1))), "null");
+    }
+    assert_eq!(openable(&with(rule(false, 10, 237))), "null");
+    assert_eq!(openable(&with(all(false))), "null");
+    let again = json!([all(false), rule(true, 10, 237), rule(false, 10, -1), rule(true, 10, 237)]);
+    assert_eq!(openable(&again), can_be_opened("loop null"));
+}
+
+#[test]
+fn what_every_container_may_open_is_allowed_whatever_is_denied_last() {
+    let listed = json!([all(false), rule(true, 1, 3), all(false)]);
+    assert_eq!(openable(&listed), "null");
+    assert_eq!(openable(&json!([all(true), rule(false, 1, 3), rule(false, 5, 1)])), can_be_opened("loop null"));
 }

@@ -25,7 +25,7 @@ use crate::values::{Amount, Ids};
 use crate::version::Version;
 use crate::version_support;
 use crate::write::Write;
-use crate::{devices, v1, v2};
+use crate::{device_list, devices, v1, v2};
 
 impl Layout {
     /// Puts the limits of `resources` into effect on a new cgroup.
@@ -161,7 +161,11 @@ impl Layout {
     fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
         let limits = limit::of(resources)?;
         version_support::check(resources, &limits, self.version())?;
-        Ok(limits)
+        let rules = resources.devices().as_deref().unwrap_or_default();
+        match self.version() {
+            Version::V1 => Ok(device_list::of(rules)?.into_iter().map(Limit::Device).chain(limits).collect()),
+            Version::V2 => Ok(limits),
+        }
     }
 
     /// Completes a limit of memory and swap together with the memory limit in effect: v2 limits swap alone.

@@ -10,6 +10,7 @@
 
 mod cgroup;
 mod destroy;
+mod device_list;
 mod devices;
 mod enforce;
 mod entry;

@@ -14,7 +14,7 @@ use crate::values::{Amount, CpuQuota, Device, Ids, IoWeight, Rate};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Limit {
-    /// A rule of the device allow-list; the last rule that fits a device counts.
+    /// The rule for all devices, or an exception from it, as v1 keeps them; v1 only.
     Device(LinuxDeviceCgroup),
     /// Bytes of memory.
     MemoryMax(Amount),

@@ -75,7 +75,7 @@ pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// The write for `limit`; none for devices: see `devices`.
+/// The write for `limit`. Devices are not among them: see `devices`.
 pub fn write(limit: &Limit) -> Option<Write> {
     let amount =
         |controller, file: &str, most: Amount| Some(Write::new(controller, file, most).met_without(most.0.is_none()));

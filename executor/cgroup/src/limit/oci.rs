@@ -7,15 +7,14 @@ use super::Limit;
 use super::file::of_file;
 use crate::values::{Amount, CpuQuota, Device, IoWeight, Rate};
 
-/// The limits of `resources`, in an order in which the kernel takes them.
+/// The limits of `resources`, in an order in which the kernel takes them; without its devices, which v1 and v2 make
+/// something of their own of.
 ///
 /// # Errors
 /// `BadSpec` naming the field, for a value that the kernel would take for another, or not at all.
 pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     let mut out = Vec::new();
-    for (index, rule) in resources.devices().iter().flatten().enumerate() {
-        device(&mut out, index, rule)?;
-    }
+    check_devices(resources)?;
     memory(&mut out, resources)?;
     cpu(&mut out, resources);
     // OCI's 0 means no limit here too.
@@ -42,12 +41,11 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
 /// `BadSpec` naming the rule by its place, and its field.
 pub fn check_devices(resources: &LinuxResources) -> Result<()> {
     let mut rules = resources.devices().iter().flatten().enumerate();
-    rules.try_for_each(|(index, rule)| device(&mut Vec::new(), index, rule))
+    rules.try_for_each(|(index, rule)| check_device(index, rule))
 }
 
-/// A rule of the device allow-list. One for "all" devices with a number or less than full access is two rules: v1's
-/// file would take it for every device.
-fn device(out: &mut Vec<Limit>, index: usize, rule: &LinuxDeviceCgroup) -> Result<()> {
+/// Checks one rule of the device allow-list.
+fn check_device(index: usize, rule: &LinuxDeviceCgroup) -> Result<()> {
     let bad = |what: &str| Err(Error::new(Kind::BadSpec, format!("linux.resources.devices[{index}].{what}")));
     let access = rule.access().as_deref().unwrap_or_default();
     if access.is_empty() || access.contains(|letter| !"rwm".contains(letter)) {
@@ -61,23 +59,7 @@ fn device(out: &mut Vec<Limit>, index: usize, rule: &LinuxDeviceCgroup) -> Resul
     }
     match rule.typ() {
         Some(LinuxDeviceType::P | LinuxDeviceType::U) => bad("type: it has to be a, b or c"),
-        Some(LinuxDeviceType::B | LinuxDeviceType::C) => {
-            out.push(Limit::Device(rule.clone()));
-            Ok(())
-        }
-        Some(LinuxDeviceType::A) | None => {
-            let every = |number: Option<i64>| number.is_none_or(|number| number < 0);
-            if every(rule.major()) && every(rule.minor()) && "rwm".chars().all(|letter| access.contains(letter)) {
-                out.push(Limit::Device(rule.clone()));
-                return Ok(());
-            }
-            for kind in [LinuxDeviceType::B, LinuxDeviceType::C] {
-                let mut one = rule.clone();
-                one.set_typ(Some(kind));
-                out.push(Limit::Device(one));
-            }
-            Ok(())
-        }
+        Some(LinuxDeviceType::A | LinuxDeviceType::B | LinuxDeviceType::C) | None => Ok(()),
     }
 }
 

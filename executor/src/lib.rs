@@ -162,7 +162,7 @@ pub use stats::{
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
 pub use supervise::{BegunExec, Config, Handed, Leave, ShimCgroup};
-pub use tolerance::process as parse_process;
+pub use tolerance::{process as parse_process, resources as parse_resources};
 pub use undo::{LeftAlone, undo, undo_bundle, undo_rest};
 
 /// The executor's version, as in its `Cargo.toml`.

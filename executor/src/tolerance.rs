@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_error::Result;
 use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{Capabilities, Capability, Process, Spec};
+use oci_spec::runtime::{Capabilities, Capability, LinuxResources, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
 use serde::Deserialize;
 use serde::de::value::StrDeserializer;
@@ -36,6 +36,7 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
     parsed(text, named, |config: &mut Value| {
         let mut adapted = leave_out_empty(config, &["vm"]);
         adapted |= config.get_mut("linux").is_some_and(leave_out_no_filter);
+        adapted |= config.pointer_mut("/linux/resources").is_some_and(leave_out_no_type);
         adapted |= config.get_mut("linux").is_some_and(|linux| leave_out_empty(linux, &["personality"]));
         config.get_mut("process").is_some_and(adapt) || adapted
     })
@@ -47,6 +48,14 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
 /// As [`oci::parse`].
 pub fn process(text: &[u8]) -> Result<Process> {
     parsed(text, serde_json::from_slice(text).ok(), adapt)
+}
+
+/// Parses what a manager sends to change limits.
+///
+/// # Errors
+/// As [`oci::parse`].
+pub fn resources(text: &[u8]) -> Result<LinuxResources> {
+    parsed(text, None, leave_out_no_type)
 }
 
 /// The names of a process's capabilities, as they are written.
@@ -97,6 +106,18 @@ fn leave_out_no_filter(linux: &mut Value) -> bool {
         return false;
     };
     fields.remove("seccomp").is_some()
+}
+
+/// Takes empty types out of rules for devices, which are for all then. Returns whether there were any.
+fn leave_out_no_type(resources: &mut Value) -> bool {
+    let rules = resources.get_mut("devices").and_then(Value::as_array_mut);
+    let left_out = rules.into_iter().flatten().map(|rule| leave_out_empty_text(rule, "type"));
+    left_out.filter(|left_out| *left_out).count() > 0
+}
+
+fn leave_out_empty_text(of: &mut Value, name: &str) -> bool {
+    let Some(fields) = of.as_object_mut().filter(|fields| fields.get(name) == Some(&json!(""))) else { return false };
+    fields.remove(name).is_some()
 }
 
 /// Whether a value means unset, as Go writes it.
@@ -214,6 +235,16 @@ mod tests {
         }
         let error = flags(json!(["SCHED_FLAG_X"])).expect_err("unknown");
         assert!(error.to_string().contains("SCHED_FLAG_X"), "{error}");
+    }
+
+    #[test]
+    fn a_rule_for_devices_with_an_empty_type_is_for_all() {
+        let text = |rules: Value| json!({ "devices": rules }).to_string();
+        let empty = json!({ "allow": false, "type": "", "access": "rwm" });
+        let read = resources(text(json!([empty, empty])).as_bytes()).expect("resources");
+        assert!(read.devices().iter().flatten().all(|rule| rule.typ().is_none()));
+        let error = resources(text(json!([empty, { "allow": true, "type": "x" }])).as_bytes()).expect_err("x");
+        assert!(error.to_string().contains("devices[1].type"), "{error}");
     }
 
     #[test]

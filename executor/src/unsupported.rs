@@ -38,7 +38,7 @@ pub fn check(spec: &Spec) -> Result<()> {
     let others = [
         ("solaris", spec.solaris().as_ref().is_some_and(is_set)),
         ("windows", spec.windows().as_ref().is_some_and(is_set)),
-        ("vm", spec.vm().is_some()),
+        ("vm", spec.vm().as_ref().is_some_and(is_set)),
         ("zos", spec.zos().as_ref().is_some_and(is_set)),
     ];
     if let Some((name, _)) = others.into_iter().find(|(_, set)| *set) {

@@ -275,6 +275,8 @@ fn structures_of_nothing_are_unset() {
             ("linux.timeOffsets", zero),
             ("process.execCPUAffinity", affinity),
             ("process.ioPriority", json!({ "class": "", "priority": 0 })),
+            ("vm", json!({ "kernel": { "path": "" } })),
+            ("vm", json!({ "hypervisor": { "path": "" }, "kernel": { "path": "", "parameters": [] } })),
         ] {
             assert_eq!(said_with("echo runs", |config| set(config, place, unset)), "runs", "{place}");
         }
@@ -362,6 +364,7 @@ fn what_no_rule_allows_cannot_be_opened_whatever_the_first_rule_says() {
         (json!([one(true, 1, 5)]), "null"),
         (json!([one(true, 10, 237)]), both),
         (json!([{ "allow": false, "type": "a", "access": "rwm" }, one(true, 10, 237)]), both),
+        (json!([{ "allow": false, "type": "", "access": "rwm" }, one(true, 10, 237)]), both),
     ];
     for (rules, opened) in cases {
         assert_eq!(openable(&rules), opened, "{rules}");
@@ -373,7 +376,7 @@ fn an_update_leaves_the_devices_alone() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
-    let rules = json!([{ "allow": false, "access": "rwm" }]);
+    let rules = json!([{ "allow": false, "access": "rwm" }, { "allow": true, "type": "", "access": "r" }]);
     running.shim.update(&running.id, &json!({ "devices": rules, "cpu": { "shares": 512 } })).expect("an update");
     assert_eq!(running.exec("e", "echo yes > /dev/null && echo yes"), (0, "yes\n".to_owned()));
     running.end();

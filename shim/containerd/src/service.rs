@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bowline_executor::{
-    Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers, oci, pages,
-    parse_process, waits,
+    Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers, pages,
+    parse_process, parse_resources, waits,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -21,7 +21,6 @@ use containerd_shim_protos::shim::oci::ProcessDetails;
 use containerd_shim_protos::topics;
 use containerd_shim_protos::types::task::{ProcessInfo, Status};
 use jiff::Timestamp;
-use oci_spec::runtime::LinuxResources;
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message as _, MessageField};
 use ttrpc::proto::Status as Refusal;
@@ -505,7 +504,7 @@ impl Service {
     async fn update(&self, request: UpdateTaskRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         let resources = request.resources.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
-        let resources = oci::parse::<LinuxResources>(resources);
+        let resources = parse_resources(resources);
         let resources = resources.map_err(|e| refused(&e.within("the resources")))?;
         if self.process(&id, "", |init| init.status == Status::STOPPED)? {
             return Err(wrong_state(format!("container {id} is stopped and cannot be updated")));

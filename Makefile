@@ -237,6 +237,7 @@ VM_CASES = apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syste
 	containerd_metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
 	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup \
 	cri_containers::limits_change_while_a_container_runs cri_pods::containers_are_in_cgroups_below_that_of_their_pod \
+	containerd_mounts_namespaces::options_of_a_cgroup_mount_are_for_a_new_mount_of_v2 \
 	doctor::every_controller_that_the_kernel_has_mounted_is_found doctor::tasks_can_run_on_a_host_that_runs_the_tests \
 	exec_security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
 	exec_security::its_cgroups_are_inits_seen_from_inside_and_outside \

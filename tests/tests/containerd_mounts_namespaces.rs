@@ -6,8 +6,8 @@ use std::os::unix::fs::chown;
 use std::process::{Child, Command, Stdio};
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::Bundle;
-use bowline_tests::harness::namespace_of;
+use bowline_tests::harness::containerd::{Bundle, Containerd, Stdio as Streams, is_reference};
+use bowline_tests::harness::{namespace_of, only_v2};
 use serde_json::json;
 
 use crate::containerd_mounts::{assert_says, bind, lacks_detached_mounts, refusal, text};
@@ -166,6 +166,65 @@ fn its_cgroups_are_found_where_the_hosts_sys_is_bound_too() {
         all.insert(at + 1, cgroup);
     });
     assert_says(&containerd, &bundle, "there");
+    host.assert_nothing_left();
+}
+
+/// A bundle with a mount of its cgroups that has these options.
+fn with_cgroups(containerd: &Containerd<'_>, options: &[&str]) -> Bundle {
+    let script = "ls /sys/fs/cgroup > /dev/null && echo there; exec sleep 1000";
+    let options = [&["nosuid", "noexec", "nodev", "ro"], options].concat();
+    let mount = json!({ "type": "cgroup", "source": "cgroup", "destination": "/sys/fs/cgroup", "options": options });
+    containerd.bundle().script(script).edit(|config| {
+        let all = config["mounts"].as_array_mut().expect("a list");
+        all.retain(|mount| mount["type"] != "cgroup");
+        all.push(mount);
+    })
+}
+
+/// The container starts, and the log says that the option has no effect.
+#[track_caller]
+fn assert_ignored(containerd: &Containerd<'_>, bundle: &Bundle, option: &str) {
+    let io = bundle.fifos("init");
+    let (shim, log) = containerd.start_heard(bundle);
+    let (stdout, _stderr) = io.open();
+    shim.run(bundle, &io);
+    stdout.wait_for("there");
+    if !is_reference() {
+        log.wait_for(&format!("mount /sys/fs/cgroup: {option} has no effect"));
+    }
+    shim.end(&bundle.id);
+}
+
+/// How the host's hierarchy of v2 is set.
+fn settings_of_the_host() -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("procfs");
+    let of_v2 = mounts.lines().filter(|line| line.contains(" cgroup2 "));
+    of_v2.map(str::to_owned).collect()
+}
+
+#[test]
+fn options_of_a_cgroup_mount_are_for_a_new_mount_of_v2() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    if !only_v2() {
+        for option in ["nsdelegate", "mode=755", "memory"] {
+            let name = option.split('=').next().expect("a name");
+            assert_ignored(&containerd, &with_cgroups(&containerd, &[option]), name);
+        }
+        return host.assert_nothing_left();
+    }
+    let bundle = with_cgroups(&containerd, &["nsdelegate", "memory_recursiveprot"]);
+    let running = containerd.run_with(bundle, &Streams::null());
+    assert_eq!(running.exec("e", "ls /sys/fs/cgroup > /dev/null && echo there"), (0, "there\n".to_owned()));
+    running.end();
+    let message = refusal(&containerd, &with_cgroups(&containerd, &["nosuch"]));
+    assert!(message.contains("mount /sys/fs/cgroup") && message.contains("nosuch"), "{message}");
+    if !is_reference() {
+        let bundle = with_cgroups(&containerd, &["memory_localevents"]).without_namespace("cgroup");
+        let before = settings_of_the_host();
+        assert_ignored(&containerd, &bundle, "memory_localevents");
+        assert_eq!(settings_of_the_host(), before);
+    }
     host.assert_nothing_left();
 }
 

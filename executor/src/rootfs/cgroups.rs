@@ -8,14 +8,17 @@
 //! With a cgroup namespace, each hierarchy is mounted anew, and begins at the container's cgroup by itself. Without
 //! one, the host's hierarchy is bound from that cgroup down. Uses the host's `/proc`, in a process that is in its
 //! cgroups already.
+//!
+//! Options of the mount's own, beside attributes: a new mount of v2 takes them. The hierarchies of v1 have theirs, and a
+//! container that sees the host's hierarchy of v2 must not change it: there they have no effect, which is logged.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::Membership;
-use bowline_error::{Doing, Error, Kind, Result};
+use bowline_cgroup::{Membership, Version};
+use bowline_error::{Doing, Kind, Result};
 use bowline_sys::MountAttributes;
 use bowline_sys::mountinfo;
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
@@ -24,7 +27,7 @@ use rustix::fs::{self, Mode};
 use super::filesystem::Filesystem;
 use super::inside::{self, Make};
 use super::label;
-use super::options::Options;
+use super::options::{self, Options};
 use super::stage;
 use super::trees::Trees;
 
@@ -40,6 +43,32 @@ struct Hierarchy {
     options: Vec<String>,
     /// Where this process's cgroup is.
     cgroup: PathBuf,
+    /// How the hierarchy of v2 is set: `nsdelegate`.
+    set: Vec<String>,
+}
+
+/// Options of mounts of type `cgroup` that have no effect, each with the destination of its mount.
+pub fn ignored(spec: &Spec, version: Version) -> Vec<(&Path, String)> {
+    let mut ignored = Vec::new();
+    if version == Version::V2 && has_own_namespace(spec) {
+        return ignored;
+    }
+    for mount in spec.mounts().iter().flatten().filter(|mount| is_one(mount)) {
+        let options = options::of(mount).ok().filter(|options| options.bind.is_none() && !options.remount);
+        let data = options.into_iter().flat_map(|options| options.data);
+        ignored.extend(data.map(|(option, _)| (mount.destination().as_path(), option)));
+    }
+    ignored
+}
+
+/// Whether `mount` is of the type that this file makes.
+pub fn is_one(mount: &Mount) -> bool {
+    mount.typ().as_deref() == Some("cgroup")
+}
+
+fn has_own_namespace(spec: &Spec) -> bool {
+    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
+    namespaces.into_iter().flatten().any(|namespace| namespace.typ() == LinuxNamespaceType::Cgroup)
 }
 
 /// Mounts what `mount` asks for onto its destination in `root`.
@@ -51,11 +80,7 @@ pub fn mount(
     options: &Options,
     in_user_namespace: bool,
 ) -> Result<()> {
-    if let Some((option, _)) = options.data.first() {
-        return Err(Error::new(Kind::BadSpec, format!("{option} is no option of a cgroup mount")));
-    }
-    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
-    let anew = namespaces.into_iter().flatten().any(|n| n.typ() == LinuxNamespaceType::Cgroup);
+    let anew = has_own_namespace(spec);
     let path = "/proc/self/mountinfo";
     let mut mounts = mountinfo::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     // The host's `/sys` may be bound there with all that is in it.
@@ -71,10 +96,11 @@ pub fn mount(
     {
         // Without a cgroup namespace, other runtimes show the whole hierarchy, which a user namespace may not
         // mount.
-        let tree = if anew || !in_user_namespace {
-            make(trees, "cgroup2", &[], attributes)?
-        } else {
-            bound(trees, only, attributes)?
+        let tree = match (anew, in_user_namespace) {
+            (true, _) => make(trees, "cgroup2", &options.data, attributes)?,
+            // In the host's cgroup namespace, every mount sets the one hierarchy anew.
+            (false, false) => make(trees, "cgroup2", &parsed(&only.set), attributes)?,
+            (false, true) => bound(trees, only, attributes)?,
         };
         return trees.attach(&tree, &target).doing(Kind::Internal, || "cannot attach it");
     }
@@ -86,7 +112,7 @@ pub fn mount(
         let name = &hierarchy.name;
         let what = || format!("cannot mount the hierarchy {name}");
         let tree = match anew {
-            true => make(trees, "cgroup", &hierarchy.options, attributes),
+            true => make(trees, "cgroup", &parsed(&hierarchy.options), attributes),
             false => bound(trees, hierarchy, attributes),
         };
         let tree = tree.map_err(|error| error.within(what()))?;
@@ -105,13 +131,16 @@ pub fn mount(
     trees.change(base.as_fd(), false, read_only).doing(Kind::Internal, || "cannot make it read-only")
 }
 
-fn make(trees: &Trees, kind: &str, options: &[String], attributes: u64) -> Result<OwnedFd> {
+fn make(trees: &Trees, kind: &str, data: &[(String, Option<String>)], attributes: u64) -> Result<OwnedFd> {
+    trees.make(&Filesystem { kind, source: "cgroup", data, attributes })
+}
+
+fn parsed(options: &[String]) -> Vec<(String, Option<String>)> {
     let option = |option: &String| match option.split_once('=') {
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
         None => (option.clone(), None),
     };
-    let data: Vec<_> = options.iter().map(option).collect();
-    trees.make(&Filesystem { kind, source: "cgroup", data: &data, attributes })
+    options.iter().map(option).collect()
 }
 
 fn bound(trees: &Trees, hierarchy: &Hierarchy, attributes: u64) -> Result<OwnedFd> {
@@ -138,15 +167,29 @@ fn hierarchies(mounts: &[mountinfo::Mount], own: &Membership) -> Vec<Hierarchy> 
         let Some(name) = mount.target.file_name() else { continue };
         let below = path.strip_prefix(&mount.root).or_else(|_| path.strip_prefix("/"));
         let cgroup = mount.target.join(below.unwrap_or(Path::new("")));
-        found.push(Hierarchy { name: name.to_string_lossy().into_owned(), options, cgroup });
+        let set = if v1 { Vec::new() } else { mount.options.iter().filter(|o| is_setting(o)).cloned().collect() };
+        found.push(Hierarchy { name: name.to_string_lossy().into_owned(), options, cgroup, set });
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
 
+/// Whether an option in mountinfo is the hierarchy's own: others are of any filesystem, or of SELinux.
+fn is_setting(option: &str) -> bool {
+    let key = option.split('=').next().unwrap_or_default();
+    !matches!(key, "rw" | "ro" | "seclabel") && !options::is_label(key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hierarchy_of_v2_is_known_with_its_settings() {
+        let mounts = "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,seclabel,nsdelegate,memory_recursiveprot\n";
+        let all = hierarchies(&mountinfo::parse(mounts.as_bytes()), &"0::/web\n".into());
+        assert_eq!(all[0].set, ["nsdelegate", "memory_recursiveprot"]);
+    }
 
     fn found(mountinfo: &str, cgroups: &str) -> Vec<(String, String, String)> {
         let all = hierarchies(&mountinfo::parse(mountinfo.as_bytes()), &cgroups.into());

@@ -40,6 +40,7 @@ use rustix::fs::{self, FileType, Mode};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+pub use cgroups::ignored as ignored_cgroup_options;
 pub use devices::{Null, null_apart, open_null_in_worker};
 pub use ephemeral::apply as make_ephemeral;
 use filesystem::Filesystem;
@@ -187,7 +188,7 @@ impl Filling<'_> {
                     remount::remount(trees, root, mount, options, self.attributes(mount, options), self.made.as_ref())?;
                 self.keep_for_later(mount, options, &target).map(|()| None)
             }
-            Source::None if mount.typ().as_deref() == Some("cgroup") => {
+            Source::None if cgroups::is_one(mount) => {
                 cgroups::mount(trees, root, spec, mount, options, in_user_namespace).map(|()| None)
             }
             Source::None => self.make(mount, options).map(Some),

@@ -32,7 +32,7 @@ use crate::namespaces;
 use crate::request::{Bundle, Launch, Launched, Source};
 use crate::rootfs::Additions;
 use crate::rootfs::layers::{self, Layer};
-use crate::{bundle, stats, waits};
+use crate::{bundle, rootfs, stats, waits};
 
 /// A task that is set up but has not executed its program yet.
 struct Created {
@@ -498,6 +498,9 @@ impl Supervisor {
         let (cgroup, placeholder) = self.make_cgroup_or_other(plan).await?;
         let LaunchPlan { spec, filter, additions, .. } = &*plan;
         let limited = self.limit_new(&cgroup, plan);
+        for (at, option) in rootfs::ignored_cgroup_options(spec, self.layout.version()) {
+            tracing::warn!("mount {}: {option} has no effect: the hierarchies of the host have theirs", at.display());
+        }
         let (bundle, filter) = (plan.bundle(), filter.as_ref());
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
         // A bundle's configuration says by PATH alone where its command is.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Bundle, Containerd, Shim, Stdio, api};
+use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Shim, Stdio, api, is_reference};
 use bowline_tests::harness::eventually;
 
 fn text(path: &Path) -> String {
@@ -249,6 +249,32 @@ fn image(host: &Host, bundle: &Bundle) -> Option<PathBuf> {
             None
         }
     }
+}
+
+#[test]
+fn mounts_of_the_root_that_cannot_be_are_the_manager_s_mistakes() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "true");
+    let file = text(&bundle.path.join("lower/etc/passwd"));
+    let shim = containerd.start(&bundle);
+    for (wrong, words) in [
+        (mount("ext4", &file, &["rw"]), "option loop"),
+        (mount("bind", &file, &["bind"]), "a file over a folder"),
+        (mount("bind", &file, &["rbind", "ro"]), "a file over a folder"),
+    ] {
+        let mut request = shim.creation(&bundle, &Stdio::null());
+        request.rootfs = vec![wrong];
+        let failure = shim.create_by(&request).expect_err("it cannot be mounted");
+        assert!(is_unmounted(&bundle));
+        // containerd's shim for runc has one code for all.
+        if !is_reference() {
+            assert_eq!(failure.code, Code::INVALID_ARGUMENT, "{failure:?}");
+            assert!(failure.message.contains(&file) && failure.message.contains(words), "{failure:?}");
+        }
+    }
+    shim.over();
+    host.assert_nothing_left();
 }
 
 /// Whether a loop device has this file.

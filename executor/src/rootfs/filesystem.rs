@@ -21,6 +21,10 @@ pub fn refused(kind: &str, errno: Errno, said: Option<String>) -> Error {
     if errno == Errno::NODEV {
         return no_filesystem(kind, errno);
     }
+    if errno == Errno::NOTBLK {
+        let error = Error::new(Kind::BadSpec, format!("cannot make a {kind} filesystem of it: {errno}"));
+        return error.hint("a file with a filesystem in it needs the option loop");
+    }
     let why = said.map_or_else(String::new, |said| format!(" ({said})"));
     let of_options = matches!(errno, Errno::INVAL | Errno::NOENT | Errno::NOTDIR);
     let fault = if of_options { Kind::Unsupported } else { Kind::Internal };

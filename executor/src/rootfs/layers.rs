@@ -25,6 +25,7 @@ use rustix::mount::{self as kernel, MountPropagationFlags};
 
 use super::filesystem::Filesystem;
 use super::handle::open_path;
+use super::not_attached;
 use super::options::{self, Options};
 use super::stage;
 use crate::idmap::{self, Idmap};
@@ -193,13 +194,15 @@ fn bind(root: &Path, layer: &Layer, options: &Options, recursive: bool, idmap: O
         }
         change(tree.as_fd(), false, one)?;
         change(tree.as_fd(), true, all)?;
-        return sys::move_mount(tree.as_fd(), target_at.as_fd()).doing(Kind::Internal, what);
+        return sys::move_mount(tree.as_fd(), target_at.as_fd())
+            .map_err(|errno| not_attached(&target_at, &tree, errno));
     }
     if idmap.is_some() {
         return Err(Error::new(Kind::Unsupported, "uidmap and gidmap need mount_setattr (Linux 5.12)"));
     }
     let source = open_path(source).doing(Kind::BadSpec, what)?;
-    stage::bind(source.as_fd(), target_at.as_fd(), recursive).doing(Kind::Internal, what)?;
+    stage::bind(source.as_fd(), target_at.as_fd(), recursive)
+        .map_err(|errno| not_attached(&target_at, &source, errno))?;
     if one.is_none() && all.is_none() {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Shim, Stdio, any, protobuf};
+use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Shim, Stdio, any, is_reference, protobuf};
 use bowline_tests::harness::eventually;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::json;
@@ -133,6 +133,19 @@ fn a_root_filesystem_that_is_not_there() {
     fs::remove_dir(bundle.rootfs()).expect("ours");
     let said = refused(&host, &containerd, &bundle, &Stdio::null());
     assert!(said.contains("rootfs"), "{said}");
+}
+
+#[test]
+fn a_mount_whose_source_is_not_there_is_named_once() {
+    let nowhere =
+        |options: &[&str]| json!({ "type": "bind", "destination": "/x", "source": "/nowhere", "options": options });
+    for mount in [nowhere(&["bind"]), nowhere(&["rbind", "rshared"])] {
+        let host = Host::new();
+        let containerd = host.containerd();
+        let said = refused(&host, &containerd, &containerd.bundle().mount(&mount), &Stdio::null());
+        assert!(said.contains("/nowhere"), "{said}");
+        assert!(is_reference() || said.matches("mount /x: ").count() == 1, "{said}");
+    }
 }
 
 #[test]

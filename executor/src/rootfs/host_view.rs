@@ -105,7 +105,7 @@ impl From<OwnedFd> for Bind {
 /// The folder that `mount` shows; `nobody` is the user namespace that maps no file's owner, if there is one.
 pub fn detached(trees: &Trees, mount: &Mount, nobody: Option<BorrowedFd<'_>>) -> Result<Bind> {
     let path = mount.destination();
-    let what = || format!("mount {}: cannot open it on the host", path.display());
+    let what = || "cannot open it on the host";
     let tree = trees.copy(path, true).doing(Kind::BadSpec, what)?;
     let Some(nobody) = nobody else {
         return without_idmap(trees, mount, tree);

@@ -99,11 +99,11 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
     let mut all = Vec::new();
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
-        let copy = |recursive| -> Result<Source> {
+        let copied = |recursive| -> Result<Source> {
             if bowline_spec::hides_owners(mount) {
                 let bind = host_view::detached(&trees, mount, nobody)?;
                 for tree in std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)) {
-                    apply(&trees, tree, recursive, &options, mount)?;
+                    apply(&trees, tree, recursive, &options)?;
                 }
                 return Ok(Source::Opened(bind));
             }
@@ -117,9 +117,7 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
                 Place::Host(source) => trees.copy(&source, recursive),
                 // Only the shim can map owners, and it does so before anything is mounted.
                 Place::Root(inside) if is_in_earlier(spec, mount, &inside) => {
-                    let at = mount.destination().display();
-                    let message =
-                        format!("mount {at}: its source is in an earlier mount, where owners cannot be mapped");
+                    let message = "its source is in an earlier mount, where owners cannot be mapped";
                     return Err(Error::new(Kind::Unsupported, message).hint("name the source of that mount"));
                 }
                 Place::Root(inside) => open_path(&path)
@@ -130,9 +128,10 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
             if let Some(below) = options.idmap {
                 show_owners(&tree, below && recursive, mount, spec)?;
             }
-            apply(&trees, &tree, recursive, &options, mount)?;
+            apply(&trees, &tree, recursive, &options)?;
             Ok(Source::Opened(tree.into()))
         };
+        let copy = |recursive| copied(recursive).map_err(|error| within(mount, error));
         all.push(options.is_new_bind().map(copy).transpose()?.unwrap_or(Source::None));
     }
     let nodes = devices::beforehand(&trees, spec, in_user_namespace)?;
@@ -159,13 +158,13 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
         if options.idmap.is_some() && !bowline_spec::hides_owners(mount) {
-            let message = format!("mount {}: cannot be idmapped by this kernel", mount.destination().display());
-            return Err(Error::new(Kind::Unsupported, message).hint("Linux 5.12 can"));
+            let error = Error::new(Kind::Unsupported, "cannot be idmapped by this kernel").hint("Linux 5.12 can");
+            return Err(within(mount, error));
         }
         if let Some(recursive) = options.is_new_bind()
-            && let Place::Host(source) = place(mount, bundle, &path)?
+            && let Place::Host(source) = place(mount, bundle, &path).map_err(|error| within(mount, error))?
         {
-            let fd = open_path(&source).map_err(|errno| no_source(mount, errno))?;
+            let fd = open_path(&source).map_err(|errno| within(mount, no_source(mount, errno)))?;
             binds.push((mount, options, recursive, fd));
         }
     }
@@ -181,10 +180,11 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
     trees.copy_of(root.as_fd(), true).doing(Kind::Internal, || format!("cannot bind {}", path.display()))?;
     for (mount, options, recursive, fd) in binds {
         let tree = match host_view::copied(mount).filter(|_| bowline_spec::hides_owners(mount)) {
-            Some(names) => host_view::copy(&trees, fd.as_fd(), names)?,
-            None => trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno))?,
+            Some(names) => host_view::copy(&trees, fd.as_fd(), names),
+            None => trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno)),
         };
-        apply(&trees, &tree, recursive, &options, mount)?;
+        let done = tree.and_then(|tree| apply(&trees, &tree, recursive, &options));
+        done.map_err(|error| within(mount, error))?;
     }
     devices::beforehand(&trees, spec, in_user_namespace)?;
     rustix::process::fchdir(here).doing(Kind::Internal, what)
@@ -202,7 +202,8 @@ pub fn take_up(spec: &Spec, bundle: &Path) -> Result<Sources> {
     let path = root_path(spec, bundle)?;
     let (mut all, mut number) = (Vec::new(), 0);
     for mount in spec.mounts().iter().flatten() {
-        let place = options::of(mount)?.is_new_bind().map(|_| place(mount, bundle, &path)).transpose()?;
+        let place = options::of(mount)?.is_new_bind().map(|_| place(mount, bundle, &path)).transpose();
+        let place = place.map_err(|error| within(mount, error))?;
         all.push(match place {
             None => Source::None,
             Some(place @ Place::Root(_)) => Source::Later(place),
@@ -273,7 +274,7 @@ pub fn are_idmapped(spec: &Spec) -> Result<bool> {
 /// Opens the source of the bind `mount`, with whatever is mounted in `root` by now.
 ///
 /// # Errors
-/// `BadSpec` naming the source.
+/// `BadSpec` naming the source, without the mount.
 pub fn open_late(
     trees: &Trees,
     root: BorrowedFd<'_>,
@@ -287,7 +288,7 @@ pub fn open_late(
         Place::Root(path) => open_inside(root, path).and_then(|source| trees.copy_of(source.as_fd(), recursive)),
     };
     let tree = tree.map_err(|errno| no_source(mount, errno))?;
-    apply(trees, &tree, recursive, options, mount)?;
+    apply(trees, &tree, recursive, options)?;
     Ok(tree)
 }
 
@@ -301,8 +302,7 @@ fn place(mount: &Mount, bundle: &Path, root: &Path) -> Result<Place> {
         return Ok(Place::Host(mount.destination().clone()));
     }
     let source = mount.source().as_deref().filter(|source| !source.as_os_str().is_empty());
-    let missing = || Error::new(Kind::BadSpec, format!("mount {}: it has no source", mount.destination().display()));
-    let source = source.ok_or_else(missing)?;
+    let source = source.ok_or_else(|| Error::new(Kind::BadSpec, "it has no source"))?;
     let path = bundle.join(source);
     // By its text, as runc takes it: `..` leads to the parent of what the path says, not of where a symlink leads.
     let path = if source.is_relative() || path.starts_with(root) { cleaned(&path) } else { path };
@@ -336,11 +336,10 @@ fn cleaned(path: &Path) -> PathBuf {
 /// Makes `tree` show its files' owners by the mount's mappings, else by those of the task's user namespace.
 fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
-    let what = || format!("mount {}", mount.destination().display());
     let owners = match (options::has_mappings(mount), joined_user_namespace(spec)) {
-        (false, Some(path)) => File::open(path)
-            .map(OwnedFd::from)
-            .doing(Kind::BadSpec, || format!("{}: cannot open {}", what(), path.display())),
+        (false, Some(path)) => {
+            File::open(path).map(OwnedFd::from).doing(Kind::BadSpec, || format!("cannot open {}", path.display()))
+        }
         (own, _) => {
             let idmap = match own {
                 true => Idmap { uids: flat(mount.uid_mappings()), gids: flat(mount.gid_mappings()) },
@@ -349,11 +348,11 @@ fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> R
                     gids: linux.map_or_else(Vec::new, |l| flat(l.gid_mappings())),
                 },
             };
-            idmap.user_namespace().map_err(|error| error.within(what()))
+            idmap.user_namespace()
         }
     }?;
     sys::mount_idmap(tree.as_fd(), recursive, owners.as_fd())
-        .doing(Kind::Unsupported, || format!("{}: its filesystem or this kernel cannot map owners", what()))
+        .doing(Kind::Unsupported, || "its filesystem or this kernel cannot map owners")
 }
 
 /// The path of the user namespace that the task joins.
@@ -368,12 +367,11 @@ fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {
 }
 
 /// Applies a bind's options: attributes and propagation to the top mount alone unless they are recursive.
-fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, mount: &Mount) -> Result<()> {
-    let of = |what: &str| format!("mount {}: {what}", mount.destination().display());
+fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options) -> Result<()> {
     let tree = tree.as_fd();
     let propagate = |propagation, recursive| {
         let change = MountAttributes { propagation, ..MountAttributes::default() };
-        trees.change(tree, recursive, change).doing(Kind::Internal, || of("cannot set its propagation"))
+        trees.change(tree, recursive, change).doing(Kind::Internal, || "cannot set its propagation")
     };
     let (wanted, below) = options.propagation.unwrap_or((libc::MS_SLAVE, true));
     // No mount is a peer of the host's unless the options ask for that.
@@ -383,19 +381,23 @@ fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, moun
     propagate(wanted, recursive && below)?;
     if options.set | options.clear != 0 {
         let one = MountAttributes { set: options.set, clear: options.clear, propagation: 0 };
-        trees.change(tree, false, one).doing(Kind::Internal, || of("cannot set its attributes"))?;
+        trees.change(tree, false, one).doing(Kind::Internal, || "cannot set its attributes")?;
     }
     if options.set_recursive | options.clear_recursive != 0 {
         let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
-        trees.change(tree, true, all).doing(Kind::Unsupported, || of("cannot set its recursive attributes"))?;
+        trees.change(tree, true, all).doing(Kind::Unsupported, || "cannot set its recursive attributes")?;
     }
     Ok(())
 }
 
+/// The error of this mount.
+fn within(mount: &Mount, error: Error) -> Error {
+    error.within(format_args!("mount {}", mount.destination().display()))
+}
+
 fn no_source(mount: &Mount, errno: Errno) -> Error {
-    let source = mount.source().as_deref().unwrap_or(Path::new(""));
-    let (destination, source) = (mount.destination().display(), source.display());
-    Error::new(Kind::BadSpec, format!("mount {destination}: cannot open its source {source}: {errno}"))
+    let source = mount.source().as_deref().unwrap_or(Path::new("")).display();
+    Error::new(Kind::BadSpec, format!("cannot open its source {source}: {errno}"))
 }
 
 fn no_root(path: &Path, errno: Errno) -> Error {

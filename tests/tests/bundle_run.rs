@@ -75,6 +75,21 @@ fn a_bundle_with_a_root_folder_is_run_in_it() {
 }
 
 #[test]
+fn a_root_may_be_named_by_a_symlink() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    fs::write(root.path().join("mine"), "mine\n").expect("written");
+    let folder = bundle(&host, &shell("cat /mine; ls /"), |config| {
+        config["root"] = json!({ "path": "link", "readonly": true });
+        config["mounts"].as_array_mut().expect("mounts").retain(|mount| mount["type"] != "bind");
+    });
+    std::os::unix::fs::symlink(root.path(), folder.join("link")).expect("a link");
+    let said = of(&host, &folder).run().assert_code(0).out();
+    assert!(said.starts_with("mine\n"), "{said}");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn the_command_and_the_entrypoint_replace_the_bundle_s_arguments() {
     let host = Host::new();
     let folder = bundle(&host, "command = '/bin/echo'\nargs = ['bundle', 's']", |_| {});

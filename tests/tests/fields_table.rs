@@ -41,7 +41,7 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["hostname", "domainname"], Effect { what: "the UTS namespace has it; refused without one", tests: &["fields_effect::names_and_settings_of_the_kernel_are_as_the_configuration_says"] }),
     (&["mounts[].source", "mounts[].destination", "mounts[].options", "mounts[].type"], Effect { what: "in `/proc/mounts`", tests: &["fields_effect::a_mount_is_what_the_configuration_says"] }),
     (&["mounts[].uidMappings[].containerID", "mounts[].uidMappings[].hostID", "mounts[].uidMappings[].size", "mounts[].gidMappings[].containerID", "mounts[].gidMappings[].hostID", "mounts[].gidMappings[].size"], Effect { what: "the owners of the mount's files are mapped", tests: &["fields_effect::a_mount_s_owners_are_mapped"] }),
-    (&["root.path"], Effect { what: "the root filesystem", tests: &["containerd_bad_input::a_root_filesystem_that_is_not_there"] }),
+    (&["root.path"], Effect { what: "the root filesystem; a symlink is followed, which runc refuses", tests: &["containerd_bad_input::a_root_filesystem_that_is_not_there", "bundle_run::a_root_may_be_named_by_a_symlink"] }),
     (&["root.readonly"], Effect { what: "the root cannot be written", tests: &["fields_effect::a_read_only_root_and_paths_cannot_be_written"] }),
     (&["process.args"], Effect { what: "what runs", tests: &["containerd_bad_input::an_empty_command"] }),
     (&["process.commandLine"], Refused { at: "process.commandLine", value: r#""x""#, why: "it is for Windows" }),

@@ -118,6 +118,7 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
             );
         }
     }
+    leave_out_empty_paths(&mut spec);
     supply_dev(&mut spec);
     // Before ours are put beside them.
     spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()).map_or(Ok(()), check_devices)?;
@@ -130,6 +131,16 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
         seccomp
     });
     Ok((spec, seccomp))
+}
+
+/// Leaves out paths that are empty, as runc does: they would be the root.
+fn leave_out_empty_paths(spec: &mut Spec) {
+    let Some(linux) = spec.linux_mut() else { return };
+    let set = |paths: &Option<Vec<String>>| {
+        paths.as_ref().map(|paths| paths.iter().filter(|path| !path.is_empty()).cloned().collect::<Vec<_>>())
+    };
+    let (masked, readonly) = (set(linux.masked_paths()), set(linux.readonly_paths()));
+    linux.set_masked_paths(masked).set_readonly_paths(readonly);
 }
 
 /// Every container has some devices, as the specification says: where nothing is mounted at `/dev`, they get a tmpfs, as

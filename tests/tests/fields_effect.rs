@@ -140,6 +140,11 @@ fn a_read_only_root_and_paths_cannot_be_written() {
     let script = "for file in /tmp/x /x; do (: >> $file) 2>&1 | grep -c Read-only; done; true";
     let path = said_with(script, |config| config["linux"]["readonlyPaths"] = json!(["/tmp"]));
     assert_eq!(path, "1\n0");
+    let unset = said_with(script, |config| {
+        config["linux"]["readonlyPaths"] = json!([""]);
+        config["linux"]["maskedPaths"] = json!([""]);
+    });
+    assert_eq!(unset, "0\n0");
     let root = said_with(script, |config| config["root"]["readonly"] = json!(true));
     assert_eq!(root, "1\n1");
 }

@@ -209,6 +209,12 @@ fn what_runc_refuses_is_refused_too_and_named() {
         cases.push(("process.ioPriority", priority, "process.ioPriority.priority"));
         cases.push(("process.scheduler", json!({ "policy": "SCHED_DREAM" }), "process.scheduler.policy"));
         unsupported.push(("process.scheduler", json!({ "policy": "SCHED_ISO" }), "process.scheduler"));
+        for architecture in
+            ["SCMP_ARCH_MIPS", "SCMP_ARCH_MIPS64", "SCMP_ARCH_PPC", "SCMP_ARCH_PPC64", "SCMP_ARCH_S390X"]
+        {
+            let filter = json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": [architecture] });
+            unsupported.push(("linux.seccomp", filter, architecture));
+        }
     }
     assert_refused(&cases);
     assert_unsupported(&unsupported);
@@ -286,6 +292,13 @@ fn what_runc_leaves_out_without_a_word_is_refused() {
         ("linux.devices", json!([{ "path": "/dev/x", "type": "c", "major": 4096, "minor": 0 }]), "4096:0"),
         ("linux.devices", json!([{ "path": "/dev/x", "type": "b", "major": 1, "minor": 1 << 20 }]), "1:1048576"),
         ("process.oomScoreAdj", json!(1001), "process.oomScoreAdj"),
+        (
+            seccomp,
+            filter(json!({ "names": ["mkdir"], "action": "SCMP_ACT_ERRNO", "args": [
+                { "index": 0, "value": 1, "op": "SCMP_CMP_EQ" }, { "index": 6, "value": 1, "op": "SCMP_CMP_EQ" },
+            ] })),
+            "linux.seccomp.syscalls[0].args[1].index: 6",
+        ),
         (
             seccomp,
             filter(json!({ "names": ["mkdir"], "action": "SCMP_ACT_KILL", "errnoRet": 7 })),

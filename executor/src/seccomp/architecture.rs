@@ -1,8 +1,21 @@
 //! Architectures as libseccomp names them.
 
 use bowline_error::{Error, Kind, Result};
-use libseccomp::ScmpArch;
+use libseccomp::error::SeccompError;
+use libseccomp::{ScmpArch, ScmpFilterContext};
 use oci_spec::runtime::Arch;
+
+/// Adds an architecture to a filter.
+///
+/// # Errors
+/// `Unsupported` for one that libseccomp does not filter here.
+pub fn add(context: &mut ScmpFilterContext, arch: Arch) -> Result<()> {
+    // That is its whole reason.
+    let hint = "name only architectures with the byte order of this host's";
+    let refused = |error: SeccompError| format!("linux.seccomp.architectures: {arch} is not supported: {error}");
+    let added = context.add_arch(scmp(arch)?).map(drop);
+    added.map_err(|error| Error::new(Kind::Unsupported, refused(error)).hint(hint))
+}
 
 /// The architecture for libseccomp, which refuses those of another byte order.
 ///
@@ -28,7 +41,10 @@ pub fn scmp(arch: Arch) -> Result<ScmpArch> {
         Arch::ScmpArchRiscv64 => ScmpArch::Riscv64,
         // s390 passes large numbers as call 0.
         other => {
-            return Err(Error::new(Kind::Unsupported, format!("seccomp: architecture {other:?} is not supported")));
+            return Err(Error::new(
+                Kind::Unsupported,
+                format!("linux.seccomp.architectures: {other} is not supported"),
+            ));
         }
     })
 }

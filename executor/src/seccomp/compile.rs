@@ -43,7 +43,7 @@ pub(super) fn by_libseccomp(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
     context.set_ctl_optimize(2).map_err(bad)?;
     context.set_ctl_nnp(false).map_err(bad)?;
     for architecture in profile.architectures().iter().flatten() {
-        context.add_arch(architecture::scmp(*architecture)?).map_err(bad)?;
+        architecture::add(&mut context, *architecture)?;
     }
     for rule in profile.syscalls().iter().flatten() {
         add(&mut context, rule, default)?;
@@ -128,8 +128,17 @@ mod tests {
     #[test]
     fn what_cannot_be_enforced_is_refused() {
         let mut profile = seccomp::default_profile(&capability::default_set(), seccomp::native_arch(), (6, 1));
-        // Its byte order is another.
-        profile.set_architectures(Some(vec![Arch::ScmpArchMips]));
-        assert_eq!(compile(&profile).map_err(|e| e.kind()), Err(Kind::BadSpec));
+        // Others' byte order is another, or their numbers of calls mean something else.
+        for (architecture, name) in [
+            (Arch::ScmpArchMips, "SCMP_ARCH_MIPS"),
+            (Arch::ScmpArchMips64n32, "SCMP_ARCH_MIPS64N32"),
+            (Arch::ScmpArchPpc64, "SCMP_ARCH_PPC64"),
+            (Arch::ScmpArchS390x, "SCMP_ARCH_S390X"),
+        ] {
+            profile.set_architectures(Some(vec![architecture]));
+            let error = compile(&profile).expect_err(name);
+            assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+            assert!(error.to_string().contains(&format!("linux.seccomp.architectures: {name} ")), "{error}");
+        }
     }
 }

@@ -48,7 +48,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::capability::Capability;
 use bowline_spec::seccomp;
 use bowline_sys::SharedText;
-use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag, LinuxSyscall};
+use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompFilterFlag, LinuxSyscall};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -149,8 +149,11 @@ pub struct Listener {
 /// are written. runc refuses the latter too.
 const BEFORE_ANYBODY_LISTENS: [&str; 2] = ["sendmsg", "write"];
 
+/// A system call has six arguments.
+const LAST_ARGUMENT: usize = 5;
+
 /// Refuses what would have no effect, as the specification wants: an `errnoRet` of an action that answers nothing, and
-/// metadata for no listener.
+/// metadata for no listener; and arguments that no call has.
 fn check(profile: &LinuxSeccomp) -> Result<()> {
     use LinuxSeccompAction::{ScmpActErrno, ScmpActTrace};
     let bad = |field: String, why: String| Err(Error::new(Kind::BadSpec, format!("linux.seccomp.{field}: {why}")));
@@ -160,6 +163,15 @@ fn check(profile: &LinuxSeccomp) -> Result<()> {
     for (field, action, errno) in std::iter::once(default).chain(rules) {
         if errno.is_some_and(|errno| errno != 0) && !matches!(action, ScmpActErrno | ScmpActTrace) {
             return bad(field, format!("{action} answers with no errno"));
+        }
+    }
+    for (index, rule) in profile.syscalls().iter().flatten().enumerate() {
+        let args = rule.args().iter().flatten().map(LinuxSeccompArg::index).enumerate();
+        if let Some((arg, number)) = args.into_iter().find(|(_, number)| *number > LAST_ARGUMENT) {
+            return bad(
+                format!("syscalls[{index}].args[{arg}].index"),
+                format!("{number} is not 0 to {LAST_ARGUMENT}"),
+            );
         }
     }
     let set = |text: Option<&OsStr>| text.is_some_and(|text| !text.is_empty());

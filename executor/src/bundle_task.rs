@@ -13,7 +13,7 @@ use oci_spec::runtime::{Process, Spec};
 
 use crate::namespaces::Namespaces;
 use crate::seccomp::Profile;
-use crate::{bundle, tolerance};
+use crate::{bundle, joined_users, tolerance};
 
 /// Below this path, `bowline spec` and the default name the cgroup of one task each.
 const OUR_CGROUPS: &str = "/bowline/";
@@ -34,6 +34,7 @@ pub struct Configured {
 /// `NotFound` without a bundle; `BadSpec` naming the field of `config.json`.
 pub fn configure(task: &Task, folder: &Path, id: &TaskId) -> Result<Configured> {
     let (mut spec, seccomp) = bundle::read(folder)?;
+    joined_users::complete(&mut spec)?;
     let in_user_namespace = Namespaces::of(&spec)?.in_user_namespace();
     if let Some(process) = spec.process_mut() {
         if !in_user_namespace {

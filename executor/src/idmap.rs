@@ -54,6 +54,8 @@ impl Idmap {
         if self.uids.is_empty() || self.gids.is_empty() {
             return Err(Error::new(Kind::BadSpec, "an idmapped mount needs mappings of both users and groups"));
         }
+        check("uidMappings", &self.uids)?;
+        check("gidMappings", &self.gids)?;
         let what = || "cannot make a user namespace";
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
         match sys::clone3(libc::CLONE_NEWUSER as u64, None).doing(Kind::Unsupported, what)? {
@@ -109,6 +111,33 @@ pub fn nobodys() -> Option<OwnedFd> {
     made.ok()?.ok()
 }
 
+/// Refuses ranges that the kernel takes in no map (user_namespaces(7)), by their number in `field`.
+///
+/// # Errors
+/// `BadSpec` naming the range.
+pub fn check(field: &str, mappings: &[LinuxIdMapping]) -> Result<()> {
+    let bad = |index: usize, why: String| Err(Error::new(Kind::BadSpec, format!("{field}[{index}]: {why}")));
+    let ranges = |mapping: &LinuxIdMapping| [mapping.container_id(), mapping.host_id()].map(|id| (id, mapping.size()));
+    for (index, mapping) in mappings.iter().enumerate() {
+        if mapping.size() == 0 {
+            return bad(index, "its size is 0".to_owned());
+        }
+        if ranges(mapping).into_iter().any(|(first, size)| first.checked_add(size).is_none()) {
+            return bad(index, format!("it goes beyond the last id, {}", u32::MAX - 1));
+        }
+        let overlap = |other: &LinuxIdMapping| {
+            ranges(mapping)
+                .into_iter()
+                .zip(ranges(other))
+                .any(|(one, two)| one.0 < two.0 + two.1 && two.0 < one.0 + one.1)
+        };
+        if let Some(other) = mappings[..index].iter().position(overlap) {
+            return bad(index, format!("it has ids that {field}[{other}] has too"));
+        }
+    }
+    Ok(())
+}
+
 /// The mappings as text, `container host size` a line (user_namespaces(7)).
 pub fn text(mappings: &[LinuxIdMapping]) -> String {
     mappings.iter().map(|m| format!("{} {} {}\n", m.container_id(), m.host_id(), m.size())).collect()
@@ -131,6 +160,22 @@ pub fn parse(text: &str) -> Option<Vec<LinuxIdMapping>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_that_no_map_can_have_are_named() {
+        let check = |text: &str| check("uidMappings", &parse(text).expect("plain")).map_err(|error| error.to_string());
+        for good in ["0:0:4294967295", "0:1000:10,10:1010:10", "20:5:1,0:1000:10"] {
+            assert_eq!(check(good), Ok(()));
+        }
+        for (bad, named) in [
+            ("0:1000:10,9:2000:10", "uidMappings[1]: it has ids that uidMappings[0] has too"),
+            ("0:1000:10,50:1:1,10:1009:10", "uidMappings[2]: it has ids that uidMappings[0] has too"),
+            ("0:1000:0", "uidMappings[0]: its size is 0"),
+            ("0:1:4294967295", "uidMappings[0]: it goes beyond the last id, 4294967294"),
+        ] {
+            assert_eq!(check(bad), Err(named.to_owned()));
+        }
+    }
 
     #[test]
     fn mappings_are_read_and_written() {

@@ -80,6 +80,7 @@ mod inheritance;
 mod init_program;
 mod inside_root;
 mod io;
+mod joined_users;
 mod launch;
 mod lifecycle;
 mod log;

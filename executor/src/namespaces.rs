@@ -159,13 +159,6 @@ pub fn join(joined: &[Joined<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the configuration has a user namespace joined.
-pub fn joins_users(spec: &Spec) -> bool {
-    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
-    let users = namespaces.into_iter().flatten().filter(|namespace| namespace.typ() == LinuxNamespaceType::User);
-    users.filter_map(|users| users.path().as_ref()).any(|path| !path.as_os_str().is_empty())
-}
-
 /// Drops the calling process's groups before it enters a user namespace: where that has setgroups(2) denied, nobody
 /// can drop those of who started bowline.
 pub fn drop_groups() -> Result<()> {

@@ -13,7 +13,7 @@ use bowline_spec::budget::SHARES;
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{
     Capabilities, Capability, Linux, LinuxCapabilities, LinuxCpu, LinuxDevice, LinuxDeviceType, LinuxIOPriority,
-    LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerPolicy, Process, Scheduler, Spec, User,
+    LinuxIdMapping, LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerPolicy, Process, Scheduler, Spec, User,
 };
 use serde::Serialize;
 
@@ -189,23 +189,34 @@ fn check_namespaces(linux: &Linux) -> Result<()> {
         if none && new {
             return Err(bad(format!("linux.{name}: missing for a new user namespace")));
         }
+        if new {
+            idmap::check(&format!("linux.{name}"), mappings.as_deref().unwrap_or_default())?;
+        }
     }
     Ok(())
 }
 
 /// Refuses a user or group that the mappings of the user namespace do not have.
-fn check_user(user: &User, linux: &Linux) -> Result<()> {
+///
+/// # Errors
+/// `BadSpec` naming the field of the process.
+pub fn check_user(user: &User, linux: &Linux) -> Result<()> {
     let groups = user.additional_gids().iter().flatten().map(|gid| ("additionalGids", *gid, linux.gid_mappings()));
     let ids = [("uid", user.uid(), linux.uid_mappings()), ("gid", user.gid(), linux.gid_mappings())];
     for (name, id, mappings) in ids.into_iter().chain(groups) {
-        let Some(mappings) = mappings.as_ref().filter(|mappings| !mappings.is_empty()) else { continue };
-        if !mappings.iter().any(|mapping| idmap::outside(mapping, id).is_some()) {
+        if is_unmapped(mappings.as_deref(), id) {
             let maps = if name == "uid" { "uidMappings" } else { "gidMappings" };
             return Err(bad(format!("process.user.{name}: {id} is not mapped in the task's user namespace"))
                 .hint(format!("map it by linux.{maps}, or choose one that is")));
         }
     }
     Ok(())
+}
+
+/// Whether there are mappings, and none has this id.
+fn is_unmapped(mappings: Option<&[LinuxIdMapping]>, id: u32) -> bool {
+    let mappings = mappings.unwrap_or_default();
+    !mappings.is_empty() && !mappings.iter().any(|mapping| idmap::outside(mapping, id).is_some())
 }
 
 /// Refuses devices that are none, and those that nobody would make.
@@ -221,6 +232,17 @@ fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
     if let Some(device) = devices.iter().filter(is_node).find(|device| !is_number(device)) {
         let (path, major, minor) = (device.path().display(), device.major(), device.minor());
         return Err(bad(format!("linux.devices: {path}: {major}:{minor} is no device number")));
+    }
+    for device in devices {
+        let ids = [("uid", device.uid(), linux.uid_mappings()), ("gid", device.gid(), linux.gid_mappings())];
+        let unmapped = |(_, id, mappings): &(_, Option<u32>, &Option<Vec<LinuxIdMapping>>)| {
+            id.is_some_and(|id| is_unmapped(mappings.as_deref(), id))
+        };
+        if let Some((name, Some(id), _)) = ids.into_iter().find(unmapped) {
+            let message = format!("{name} {id} is not mapped in the task's user namespace");
+            return Err(bad(format!("linux.devices: {}: {message}", device.path().display()))
+                .hint(format!("map it by linux.{name}Mappings, or choose one that is")));
+        }
     }
     for path in devices.iter().map(|device| device.path()) {
         if path.components().any(|part| part == Component::ParentDir) {

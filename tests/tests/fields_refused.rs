@@ -203,6 +203,17 @@ fn what_runc_refuses_is_refused_too_and_named() {
         ] {
             mapped.push(("process.user", user, named));
         }
+        let overlapping = json!([
+            { "containerID": 0, "hostID": 100000, "size": 10 },
+            { "containerID": 9, "hostID": 200000, "size": 10 },
+        ]);
+        mapped.push(("linux.uidMappings", overlapping.clone(), "linux.uidMappings[1]"));
+        mapped.push(("linux.gidMappings", overlapping, "linux.gidMappings[1]"));
+        for (owner, named) in [(json!({ "uid": 70000 }), "uid 70000"), (json!({ "gid": 70000 }), "gid 70000")] {
+            let mut device = json!({ "path": "/dev/x", "type": "c", "major": 1, "minor": 3 });
+            device.as_object_mut().expect("an object").extend(owner.as_object().expect("an object").clone());
+            mapped.push(("linux.devices", json!([device]), named));
+        }
         cases.push(("linux.uidMappings", map.clone(), "linux.uidMappings"));
         cases.push(("linux.gidMappings", map.clone(), "linux.gidMappings"));
         let priority = json!({ "class": "IOPRIO_CLASS_BE", "priority": 8 });

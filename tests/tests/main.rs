@@ -118,6 +118,7 @@ mod hostile_streams;
 mod init;
 mod installed_files;
 mod interrupt;
+mod joined_users;
 mod journald;
 mod json;
 mod library;

@@ -16,7 +16,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use super::{Payload, capabilities, scheduling};
 use crate::init_program::InitProgram;
 use crate::lsm::{Labels, Opened};
-use crate::{inheritance, io, namespaces, notify};
+use crate::{inheritance, io, joined_users, notify};
 
 /// Seconds that `bowline-init` may take until nobody can look into it, on a machine that is busy.
 const INIT_STARTS_WITHIN: i64 = 30;
@@ -86,7 +86,7 @@ fn take_identity(process: &Process, spec: &Spec) -> Result<()> {
     capabilities::bound(process.capabilities().as_ref())?;
     let groups = user.additional_gids().as_deref().unwrap_or_default();
     // Before a user namespace is joined, all are dropped; inside, not even that may be allowed.
-    let groups = Some(groups).filter(|groups| !groups.is_empty() || !namespaces::joins_users(spec));
+    let groups = Some(groups).filter(|groups| !groups.is_empty() || joined_users::path(spec).is_none());
     set_ids(user.uid(), user.gid(), groups)?;
     capabilities::apply(process.capabilities().as_ref())
 }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, MountAttributes};
-use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Spec};
+use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -29,6 +29,7 @@ use super::trees::Trees;
 use super::{devices, host_view};
 use crate::idmap::Idmap;
 use crate::inside_root::{self, Symlinks};
+use crate::joined_users;
 
 /// The folder below the stage that the child's own stage is mounted over.
 const OWN: &str = "own";
@@ -336,7 +337,7 @@ fn cleaned(path: &Path) -> PathBuf {
 /// Makes `tree` show its files' owners by the mount's mappings, else by those of the task's user namespace.
 fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
-    let owners = match (options::has_mappings(mount), joined_user_namespace(spec)) {
+    let owners = match (options::has_mappings(mount), joined_users::path(spec)) {
         (false, Some(path)) => {
             File::open(path).map(OwnedFd::from).doing(Kind::BadSpec, || format!("cannot open {}", path.display()))
         }
@@ -353,13 +354,6 @@ fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> R
     }?;
     sys::mount_idmap(tree.as_fd(), recursive, owners.as_fd())
         .doing(Kind::Unsupported, || "its filesystem or this kernel cannot map owners")
-}
-
-/// The path of the user namespace that the task joins.
-fn joined_user_namespace(spec: &Spec) -> Option<&Path> {
-    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
-    let user = namespaces.into_iter().flatten().find(|n| n.typ() == LinuxNamespaceType::User)?;
-    user.path().as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
 fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {

@@ -12,7 +12,7 @@ use crate::accounts::{self, Wanted};
 use crate::facts::TaskFacts;
 use crate::io::Owner;
 use crate::request::Exec;
-use crate::{bundle, tolerance};
+use crate::{bundle, tolerance, unsupported};
 
 impl Task {
     /// Init's process, with the changes that the request asks for.
@@ -55,6 +55,7 @@ impl Task {
     /// exec has no less protection than init.
     fn completed(&self, wanted: &Process) -> Result<Process> {
         bundle::check_process(wanted)?;
+        self.spec.linux().as_ref().map_or(Ok(()), |linux| unsupported::check_user(wanted.user(), linux))?;
         let mut process = wanted.clone();
         let Some(init) = self.spec.process() else { return Ok(process) };
         if process.capabilities().is_none() {

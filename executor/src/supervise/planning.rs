@@ -32,7 +32,7 @@ use crate::request::{Bundle, Launch};
 use crate::rootfs::Additions;
 use crate::sandbox_namespaces::Shared;
 use crate::seccomp::{self, Profile};
-use crate::{bundle, claimed_uid, host, tolerance};
+use crate::{bundle, claimed_uid, host, joined_users, tolerance};
 
 impl Supervisor {
     /// Turns a description into the plan of its launch. A task that is not the executor's first gets a folder of its own,
@@ -151,6 +151,7 @@ impl Supervisor {
         if let Some(member) = &bundle.member {
             member.fit(&mut spec)?;
         }
+        joined_users::complete(&mut spec)?;
         if !Namespaces::of(&spec)?.in_user_namespace() {
             spec.process_mut().iter_mut().for_each(tolerance::grant);
         }

@@ -91,7 +91,7 @@ mod memory_policy;
 mod namespaces;
 pub mod network;
 mod notify;
-pub mod oci;
+mod oci;
 mod owners;
 pub mod pages;
 mod past_shim;

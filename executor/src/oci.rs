@@ -3,9 +3,10 @@
 //!
 //! The specification has runtimes ignore unknown properties, and a library reads the known ones: a field that is
 //! younger than the library would be lost without a word. Which fields there are is in `fields`: to have serde tell what it
-//! ignores makes a shim 430 KiB larger.
+//! ignores makes a shim 430 KiB larger. serde also takes a list for an object, by the order of fields in the library.
 
 mod fields;
+mod place;
 
 use std::fmt::Write as _;
 
@@ -13,16 +14,20 @@ use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::{LinuxResources, Process, Spec};
 use serde::de::DeserializeOwned;
 
-use fields::FIELDS;
+use place::Place;
 
 /// The most unknown fields that are named in the log.
 const MOST: usize = 16;
+
+/// Switches of an earlier version of the specification, by other names than the library has for them. Their section is
+/// not supported.
+const UNREAD: [&str; 2] = ["linux.intelRdt.enableCMT", "linux.intelRdt.enableMBM"];
 
 /// A type of which managers send JSON.
 pub trait Sent: DeserializeOwned {
     /// What it is called: `an OCI process`.
     const NAME: &'static str;
-    /// Its place in a configuration, with a dot at the end; empty for the whole.
+    /// Its place in a configuration; empty for the whole.
     const PLACE: &'static str;
 }
 
@@ -33,80 +38,76 @@ impl Sent for Spec {
 
 impl Sent for Process {
     const NAME: &'static str = "an OCI process";
-    const PLACE: &'static str = "process.";
+    const PLACE: &'static str = "process";
 }
 
 impl Sent for LinuxResources {
     const NAME: &'static str = "OCI's resources of Linux";
-    const PLACE: &'static str = "linux.resources.";
+    const PLACE: &'static str = "linux.resources";
 }
 
 /// Reads `text`.
 ///
 /// # Errors
-/// `BadSpec` naming the field.
+/// `BadSpec` naming the field; `Unsupported` for one that the library does not know.
 pub fn parse<T: Sent>(text: &[u8]) -> Result<T> {
-    let what = T::NAME;
-    let value = serde_json::from_slice(text).map_err(|error| {
-        let path = path_at(text, error.line(), error.column());
-        let message = format!("this is not {what}: {path}{}{error}", if path.is_empty() { "" } else { ": " });
-        Error::new(Kind::BadSpec, message)
-    })?;
-    for path in unknown(text, T::PLACE) {
+    let refused = |path: &str, error: &dyn std::fmt::Display| {
+        let (what, colon) = (T::NAME, if path.is_empty() { "" } else { ": " });
+        Error::new(Kind::BadSpec, format!("this is not {what}: {path}{colon}{error}"))
+    };
+    let value =
+        serde_json::from_slice(text).map_err(|error| refused(&path_at(text, error.line(), error.column()), &error))?;
+    let found = look(text, T::PLACE);
+    if let Some(path) = found.list {
+        return Err(refused(&path, &"invalid type: list, expected an object"));
+    }
+    if let Some(field) = found.unread {
+        return Err(Error::new(Kind::Unsupported, format!("{field} is not supported")));
+    }
+    for path in found.unknown {
         tracing::warn!("{path} has no effect: bowline does not know this field");
     }
     Ok(value)
 }
 
-/// The paths of fields that no version of the specification has, where `text` stands at `place`.
-fn unknown(text: &[u8], place: &str) -> Vec<String> {
-    let mut unknown: Vec<String> = Vec::new();
-    walk(text, text.len(), |steps| {
-        if unknown.len() == MOST || is_known(&general(place, steps)) {
-            return;
+/// What serde says nothing of.
+#[derive(Debug, Default)]
+struct Found {
+    /// The paths of fields that no version of the specification has.
+    unknown: Vec<String>,
+    /// The path of the first list that is in the place of an object.
+    list: Option<String>,
+    /// A field that is set and that the library does not read.
+    unread: Option<&'static str>,
+}
+
+/// Looks through `text`, which stands at `section`.
+fn look(text: &[u8], section: &str) -> Found {
+    let mut found = Found::default();
+    walk(text, text.len(), Place::of(section), |steps, place, value| match place {
+        Place::Unknown if found.unknown.len() < MOST => found.unknown.push(path(steps)),
+        _ if value == Some(b'[') && place.is_object() => {
+            found.list.get_or_insert_with(|| path(steps));
         }
-        let path = path(steps);
-        let is_inside =
-            |outer: &String| path.strip_prefix(outer.as_str()).is_some_and(|rest| rest.starts_with(['.', '[']));
-        if !unknown.iter().any(is_inside) {
-            unknown.push(path);
+        // False and null are unset.
+        _ if !matches!(value, Some(b'f' | b'n')) => {
+            found.unread = found.unread.or(place.field().filter(|field| UNREAD.contains(field)));
         }
+        _ => {}
     });
-    unknown
-}
-
-/// The path as [`FIELDS`] has it: `[]` for any item, `*` for a key that the manager chooses.
-fn general(place: &str, steps: &[Step<'_>]) -> String {
-    let mut path = place.to_owned();
-    for step in steps {
-        match step {
-            Step::Index(_) => path.push_str("[]"),
-            Step::Key(key) => {
-                if !path.is_empty() && !path.ends_with('.') {
-                    path.push('.');
-                }
-                let parent = path.len();
-                path.push_str(&String::from_utf8_lossy(key));
-                if !is_known(&path) && is_known(&format!("{}*", &path[..parent])) {
-                    path.replace_range(parent.., "*");
-                }
-            }
-        }
-    }
-    path
-}
-
-/// Whether `path` is a field, leads to one, or is inside one.
-fn is_known(path: &str) -> bool {
-    let ends_a_name = |field: &str| matches!(field.as_bytes().get(path.len()), None | Some(b'.' | b'['));
-    let from = FIELDS.partition_point(|field| *field < path);
-    let mut leads = FIELDS[from..].iter().take_while(|field| field.starts_with(path));
-    leads.any(|field| ends_a_name(field))
-        || path.match_indices(['.', '[']).any(|(end, _)| FIELDS.binary_search(&&path[..end]).is_ok())
+    found
 }
 
 /// One step of a path.
-enum Step<'a> {
+struct Step<'a> {
+    name: Name<'a>,
+    /// Where the object or list is that the step is in.
+    within: Place,
+    /// Where it leads to.
+    to: Place,
+}
+
+enum Name<'a> {
     Key(&'a [u8]),
     Index(usize),
 }
@@ -115,20 +116,34 @@ enum Step<'a> {
 fn path_at(text: &[u8], line: usize, column: usize) -> String {
     let start =
         text.split_inclusive(|byte| *byte == b'\n').take(line.saturating_sub(1)).map(<[u8]>::len).sum::<usize>();
-    path(&walk(text, (start + column).min(text.len()), |_| ()))
+    path(&walk(text, (start + column).min(text.len()), Place::TOP, |_, _, _| ()))
 }
 
-/// Follows `text` up to `end`, and calls `at` for each field. Returns the steps to the value at `end`.
-fn walk<'a>(text: &'a [u8], end: usize, mut at: impl FnMut(&[Step<'a>])) -> Vec<Step<'a>> {
+/// Follows `text`, which stands at `top`, up to `end`. Calls `at` for each value of a field and each list: the steps to it,
+/// its place, and the byte that it begins with. Returns the steps to the value at `end`.
+fn walk<'a>(
+    text: &'a [u8],
+    end: usize,
+    top: Place,
+    mut at: impl FnMut(&[Step<'a>], Place, Option<u8>),
+) -> Vec<Step<'a>> {
     let mut steps: Vec<Step<'a>> = Vec::new();
     let mut here = 0;
     while here < end {
-        match text[here] {
-            b'{' => steps.push(Step::Key(b"")),
-            b'[' => steps.push(Step::Index(0)),
+        let byte = text[here];
+        match byte {
+            b'{' => {
+                let within = steps.last().map_or(top, |step| step.to);
+                steps.push(Step { name: Name::Key(b""), within, to: Place::Inside });
+            }
+            b'[' => {
+                let within = steps.last().map_or(top, |step| step.to);
+                at(&steps, within, Some(byte));
+                steps.push(Step { name: Name::Index(0), within, to: within.item() });
+            }
             b'}' | b']' => drop(steps.pop()),
             b',' => {
-                if let Some(Step::Index(index)) = steps.last_mut() {
+                if let Some(Step { name: Name::Index(index), .. }) = steps.last_mut() {
                     *index += 1;
                 }
             }
@@ -139,10 +154,15 @@ fn walk<'a>(text: &'a [u8], end: usize, mut at: impl FnMut(&[Step<'a>])) -> Vec<
                     here += if text[here] == b'\\' { 2 } else { 1 };
                 }
                 let string = text.get(begin..here).unwrap_or_default();
-                let next = text.get(here + 1..).unwrap_or_default().trim_ascii_start().first();
-                if let (Some(Step::Key(key)), Some(b':')) = (steps.last_mut(), next) {
+                let mut next =
+                    text.get(here + 1..).unwrap_or_default().iter().filter(|byte| !byte.is_ascii_whitespace());
+                if let (Some(Step { name: Name::Key(key), within, to }), Some(b':')) = (steps.last_mut(), next.next()) {
                     *key = string;
-                    at(&steps);
+                    *to = within.key(string);
+                    let (place, value) = (*to, next.next().copied());
+                    if value != Some(b'[') {
+                        at(&steps, place, value);
+                    }
                 }
             }
             _ => {}
@@ -157,10 +177,10 @@ fn path(steps: &[Step<'_>]) -> String {
     let mut path = String::new();
     for step in steps {
         // Writing to a String cannot fail.
-        let _ = match step {
-            Step::Key(key) if path.is_empty() => write!(path, "{}", String::from_utf8_lossy(key)),
-            Step::Key(key) => write!(path, ".{}", String::from_utf8_lossy(key)),
-            Step::Index(index) => write!(path, "[{index}]"),
+        let _ = match step.name {
+            Name::Key(key) if path.is_empty() => write!(path, "{}", String::from_utf8_lossy(key)),
+            Name::Key(key) => write!(path, ".{}", String::from_utf8_lossy(key)),
+            Name::Index(index) => write!(path, "[{index}]"),
         };
     }
     path
@@ -203,13 +223,40 @@ mod tests {
             "hooks":{"poststop":[{"path":"/x"},{"paths":1}]},"linux":{"resources":{"rdma":{"mlx5":{"hcaHandles":1,"y":2}}},
             "sysctl":{"net.x":"1"},"namespace":[]}}"#;
         let found = ["freebsd", "process.user.shoes", "hooks.poststop[1].paths", "linux.resources.rdma.mlx5.y"];
-        assert_eq!(unknown(text, ""), [&found[..], &["linux.namespace"]].concat());
-        assert_eq!(unknown(br#"{"args":["x"],"cwd":"/","env":{},"x":{}}"#, Process::PLACE), ["x"]);
-        assert_eq!(unknown(br#"{"cpu":{"idle":1,"busy":1}}"#, LinuxResources::PLACE), ["cpu.busy"]);
+        assert_eq!(look(text, "").unknown, [&found[..], &["linux.namespace"]].concat());
+        assert_eq!(look(br#"{"args":["x"],"cwd":"/","env":{},"x":{}}"#, Process::PLACE).unknown, ["x"]);
+        assert_eq!(look(br#"{"cpu":{"idle":1,"busy":1}}"#, LinuxResources::PLACE).unknown, ["cpu.busy"]);
     }
 
     #[test]
-    fn fields_are_sorted() {
-        assert!(FIELDS.is_sorted());
+    fn a_list_is_no_object() {
+        for (text, named) in [
+            (r#"{"ociVersion":"1.0.0","hooks":[]}"#, "hooks: invalid type: list"),
+            (r#"{"ociVersion":"1.0.0","root": ["/x",false]}"#, "root: invalid type: list"),
+            (r#"{"ociVersion":"1.0.0","zos":[]}"#, "zos: invalid type: list"),
+            (
+                r#"{"ociVersion":"1.0.0","linux":{"resources":{"pids":[3]}}}"#,
+                "linux.resources.pids: invalid type: list",
+            ),
+            (r#"{"ociVersion":"1.0.0","mounts":[["/x","tmpfs","t",null,null,null]]}"#, "mounts[0]: invalid type: list"),
+        ] {
+            let error = parse::<Spec>(text.as_bytes()).expect_err(text);
+            assert_eq!(error.kind(), Kind::BadSpec);
+            assert!(error.to_string().contains(named), "{text}: {error}");
+        }
+        let error = parse::<LinuxResources>(b"[]").expect_err("a list");
+        assert!(error.to_string().contains("Linux: invalid type: list"), "{error}");
+    }
+
+    #[test]
+    fn a_switch_that_the_library_does_not_read_is_refused() {
+        let parse = |value: &str| {
+            let text =
+                format!(r#"{{"ociVersion":"1.0.0","linux":{{"intelRdt":{{"enableCMT":{value},"enableMBM":false}}}}}}"#);
+            parse::<Spec>(text.as_bytes()).map(drop).map_err(|error| (error.kind(), error.to_string()))
+        };
+        assert_eq!(parse("false"), Ok(()));
+        let refused = (Kind::Unsupported, "linux.intelRdt.enableCMT is not supported".to_owned());
+        assert_eq!(parse("true"), Err(refused));
     }
 }

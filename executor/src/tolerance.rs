@@ -2,7 +2,7 @@
 //! container to start, with a warning in the log.
 //!
 //! ```text
-//!   text ─► as it is ─► fails ─► adapted ─► Spec or Process ─► grant: capabilities that this host can give
+//!   text ─► as it is ─► fails ─► adapted ─► Spec, Process or resources ─► grant: capabilities that this host can give
 //! ```
 //!
 //! A configuration without such requests is parsed once. Must not: accept what is wrong.
@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_error::Result;
 use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{Capabilities, Capability, LinuxResources, Process, Spec};
+use oci_spec::runtime::{Capabilities, Capability, LinuxResources, LinuxSeccomp, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
 use serde::Deserialize;
 use serde::de::value::StrDeserializer;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::oci::{self, Sent};
 
@@ -34,10 +34,17 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
     }
     let named = serde_json::from_slice(text).ok().and_then(|config: Config| config.process);
     parsed(text, named, |config: &mut Value| {
-        let mut adapted = leave_out_empty(config, &["vm"]);
-        adapted |= config.get_mut("linux").is_some_and(leave_out_no_filter);
-        adapted |= config.pointer_mut("/linux/resources").is_some_and(leave_out_no_type);
-        adapted |= config.get_mut("linux").is_some_and(|linux| leave_out_empty(linux, &["personality"]));
+        let vm = json!({
+            "hypervisor": { "path": "", "parameters": [] },
+            "kernel": { "path": "", "parameters": [], "initrd": "" },
+            "image": { "path": "", "format": "" },
+        });
+        let mut adapted = leave_out_unset(config, &[("vm", vm)]);
+        if let Some(linux) = config.get_mut("linux") {
+            adapted |= leave_out_no_filter(linux);
+            adapted |= linux.get_mut("resources").is_some_and(leave_out_no_type);
+            adapted |= leave_out_unset(linux, &[("personality", json!({ "domain": "", "flags": [] }))]);
+        }
         config.get_mut("process").is_some_and(adapt) || adapted
     })
 }
@@ -50,12 +57,18 @@ pub fn process(text: &[u8]) -> Result<Process> {
     parsed(text, serde_json::from_slice(text).ok(), adapt)
 }
 
-/// Parses what a manager sends to change limits.
+/// Parses the limits of an update.
 ///
 /// # Errors
 /// As [`oci::parse`].
 pub fn resources(text: &[u8]) -> Result<LinuxResources> {
-    parsed(text, None, leave_out_no_type)
+    parsed(text, None, |value| {
+        if value.is_null() {
+            *value = json!({});
+            return true;
+        }
+        leave_out_no_type(value)
+    })
 }
 
 /// The names of a process's capabilities, as they are written.
@@ -85,23 +98,67 @@ fn parsed<T: Sent>(text: &[u8], named: Option<Named>, adapt: impl FnOnce(&mut Va
     }
     // Its error says where in the text it is.
     let Ok(mut value) = serde_json::from_slice(text) else { return as_it_is };
-    if adapt(&mut value) { oci::parse(value.to_string().as_bytes()) } else { as_it_is }
+    let adapted = leave_out_null(&mut value);
+    if adapt(&mut value) || adapted { oci::parse(value.to_string().as_bytes()) } else { as_it_is }
 }
 
-/// Takes the fields with these names out that are unset: Go writes a structure that is empty. Returns whether there were
-/// any.
-fn leave_out_empty(of: &mut Value, names: &[&str]) -> bool {
+/// Objects whose keys the manager chooses: what it has said of one is not left out.
+const NAMED_BY_MANAGERS: [&str; 4] = ["annotations", "netDevices", "sysctl", "unified"];
+
+/// Takes out the fields that are null: Go writes a list so that nobody has made, and reads all of them as unset. Returns
+/// whether there were any.
+fn leave_out_null(value: &mut Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter_mut().map(leave_out_null).filter(|any| *any).count() > 0,
+        Value::Object(fields) => {
+            let any = fields.values().any(Value::is_null);
+            // The only list that the library wants to be there.
+            if let Some(names) = fields.get_mut("names").filter(|names| names.is_null()) {
+                *names = json!([]);
+            }
+            fields.retain(|_, value| !value.is_null());
+            let inside = fields.iter_mut().filter(|(name, _)| !NAMED_BY_MANAGERS.contains(&name.as_str()));
+            inside.map(|(_, value)| leave_out_null(value)).filter(|any| *any).count() > 0 || any
+        }
+        _ => false,
+    }
+}
+
+/// Takes out the sections that look as they do here, without what they lack: Go writes a whole section of which nothing is
+/// set. Returns whether there were any.
+fn leave_out_unset(of: &mut Value, sections: &[(&str, Value)]) -> bool {
     let Some(fields) = of.as_object_mut() else { return false };
     let before = fields.len();
-    fields.retain(|name, value| !names.contains(&name.as_str()) || !value.is_object() || !is_empty(value));
+    fields.retain(|name, value| {
+        let unset = sections.iter().find(|(section, _)| name == section);
+        !unset.is_some_and(|(_, unset)| value.is_object() && is_unset(value, unset))
+    });
     fields.len() < before
 }
 
-/// Takes out a filter without a default action and without rules, whatever else it says: there is none. Returns whether
-/// there was one.
+/// Whether a value says no more than `unset`, by values of the same types.
+fn is_unset(value: &Value, unset: &Value) -> bool {
+    match (value, unset) {
+        (Value::Null, _) => true,
+        (Value::Object(fields), Value::Object(unset)) => {
+            fields.iter().all(|(name, value)| unset.get(name).is_some_and(|unset| is_unset(value, unset)))
+        }
+        _ => value == unset,
+    }
+}
+
+/// Takes out a filter without a default action and without rules, whatever else it says, if that can be read: there is
+/// none. Returns whether there was one.
 fn leave_out_no_filter(linux: &mut Value) -> bool {
-    let unset = |filter: &Value, field: &str| filter.get(field).is_none_or(is_empty);
-    let is_none = |filter: &Value| filter.is_object() && unset(filter, "defaultAction") && unset(filter, "syscalls");
+    let unset = json!({ "defaultAction": "", "syscalls": [] });
+    let is_none = |filter: &Value| {
+        let mut filter = filter.clone();
+        let Some(fields) = filter.as_object_mut() else { return false };
+        let said: Map<String, Value> =
+            ["defaultAction", "syscalls"].into_iter().filter_map(|name| fields.remove_entry(name)).collect();
+        fields.insert("defaultAction".to_owned(), json!("SCMP_ACT_ALLOW"));
+        is_unset(&Value::Object(said), &unset) && serde_json::from_value::<LinuxSeccomp>(filter).is_ok()
+    };
     let Some(fields) = linux.as_object_mut().filter(|fields| fields.get("seccomp").is_some_and(is_none)) else {
         return false;
     };
@@ -120,20 +177,18 @@ fn leave_out_empty_text(of: &mut Value, name: &str) -> bool {
     fields.remove(name).is_some()
 }
 
-/// Whether a value means unset, as Go writes it.
-pub fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Object(fields) => fields.values().all(is_empty),
-        Value::Array(items) => items.is_empty(),
-        Value::String(text) => text.is_empty(),
-        Value::Null | Value::Bool(false) => true,
-        Value::Bool(true) => false,
-        Value::Number(number) => number.as_i64() == Some(0),
-    }
-}
-
 fn adapt(process: &mut Value) -> bool {
-    let mut adapted = leave_out_empty(process, &["execCPUAffinity", "ioPriority", "scheduler"]);
+    let scheduler = json!({
+        "policy": "", "nice": 0, "priority": 0, "flags": [], "runtime": 0, "deadline": 0, "period": 0,
+    });
+    let mut adapted = leave_out_unset(
+        process,
+        &[
+            ("execCPUAffinity", json!({ "initial": "", "final": "" })),
+            ("ioPriority", json!({ "class": "", "priority": 0 })),
+            ("scheduler", scheduler),
+        ],
+    );
     let Some(fields) = process.as_object_mut() else { return false };
     if fields.get("user").is_none_or(Value::is_null) {
         fields.insert("user".to_owned(), json!({ "uid": 0, "gid": 0 }));
@@ -238,13 +293,6 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_for_devices_with_an_empty_type_is_for_all() {
-        let text = |rules: Value| json!({ "devices": rules }).to_string();
-        let empty = json!({ "allow": false, "type": "", "access": "rwm" });
-        let read = resources(text(json!([empty, empty])).as_bytes()).expect("resources");
-        assert!(read.devices().iter().flatten().all(|rule| rule.typ().is_none()));
-        let error = resources(text(json!([empty, { "allow": true, "type": "x" }])).as_bytes()).expect_err("x");
-        assert!(error.to_string().contains("devices[1].type"), "{error}");
     }
 
     #[test]

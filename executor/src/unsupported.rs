@@ -16,9 +16,10 @@ use oci_spec::runtime::{
     LinuxIdMapping, LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerPolicy, Process, Scheduler, Spec, User,
 };
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::inside_root::resolved;
-use crate::{idmap, lsm, memory_policy, time_namespace, tolerance};
+use crate::{idmap, lsm, memory_policy, time_namespace};
 
 /// Refuses what the executor does not do.
 ///
@@ -76,7 +77,18 @@ pub fn check(spec: &Spec) -> Result<()> {
 
 /// Whether anything of a section says more than false, 0 and empty.
 fn is_set(section: &impl Serialize) -> bool {
-    serde_json::to_value(section).is_ok_and(|section| !tolerance::is_empty(&section))
+    serde_json::to_value(section).is_ok_and(|section| !is_empty(&section))
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.values().all(is_empty),
+        Value::Array(items) => items.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_i64() == Some(0),
+    }
 }
 
 /// Refuses limits that the kernel would change without a word.

@@ -288,9 +288,31 @@ fn structures_of_nothing_are_unset() {
     for unset in unset {
         assert_eq!(said_with("echo runs", |config| set(config, "linux.seccomp", unset)), "runs");
     }
+    let rule = json!({ "names": null, "action": "SCMP_ACT_ALLOW", "args": null });
+    for (place, null) in [
+        ("linux.seccomp", json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule] })),
+        ("process.user", json!({ "uid": null, "gid": null })),
+        ("linux.maskedPaths", Value::Null),
+    ] {
+        assert_eq!(said_with("echo runs", |config| set(config, place, null)), "runs", "{place}");
+    }
     // Docker's -1, as Go writes an unsigned number.
     let memory = json!({ "limit": 64 << 20, "swappiness": u64::MAX });
     assert_eq!(said_with("echo runs", |config| set(config, "linux.resources.memory", memory)), "runs");
+}
+
+#[test]
+fn an_update_of_nothing_changes_nothing() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = limited(&containerd, "pids", json!({ "limit": 77 }));
+    for nothing in [Value::Null, json!({}), json!({ "pids": null, "memory": { "limit": null } })] {
+        running.shim.update(&running.id, &nothing).expect("an update");
+        assert_eq!(running.cgroup_file("pids", "pids.max"), "77", "{nothing}");
+    }
+    let list = running.shim.update(&running.id, &json!([])).map(drop).expect_err("a list");
+    assert!(is_reference() || list.message.contains("invalid type: list"), "{list:?}");
+    running.end();
 }
 
 #[test]

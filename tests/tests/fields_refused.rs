@@ -237,6 +237,32 @@ fn what_runc_refuses_is_refused_too_and_named() {
 }
 
 #[test]
+fn a_value_of_another_type_is_refused_by_name() {
+    let action = |value: Value| ("linux.seccomp", json!({ "defaultAction": value }), "linux.seccomp.defaultAction");
+    let none: [&str; 0] = [];
+    let mut cases = vec![
+        action(json!(false)),
+        action(json!({})),
+        action(json!(none)),
+        action(json!(0)),
+        ("linux.seccomp", json!({ "defaultAction": "", "syscalls": "" }), "linux.seccomp"),
+        ("linux.seccomp", json!(none), "linux.seccomp"),
+        ("hooks", json!(none), "hooks: invalid type: list"),
+        ("root", json!(["/x", false]), "root: invalid type: list"),
+        ("mounts", json!([["/x", "tmpfs", "t", null, null, null]]), "mounts[0]: invalid type: list"),
+        ("linux.resources.pids", json!([3]), "linux.resources.pids: invalid type: list"),
+    ];
+    if !is_reference() {
+        // Since runc 1.1 and 1.2.
+        cases.push(("linux.personality", json!({ "domain": 0 }), "linux.personality.domain"));
+        cases.push(("process.scheduler", json!({ "policy": 0 }), "process.scheduler.policy"));
+        cases.push(("process.ioPriority", json!({ "class": false }), "process.ioPriority.class"));
+        cases.push(("process.execCPUAffinity", json!({ "initial": 0 }), "process.execCPUAffinity.initial"));
+    }
+    assert_refused(&cases);
+}
+
+#[test]
 fn what_runc_knows_in_part_is_refused_by_name() {
     if reference_fails("some it leaves out, some it refuses in other words") {
         return;

@@ -20,7 +20,7 @@ enum Verdict {
 
 use Verdict::{Effect, Nothing, Refused};
 
-/// The fields of `config.json`, in the order of the schema of version 1.3; those of other platforms by their sections.
+/// The fields of `config.json`, in the order of the schema of version 1.3, with those of earlier ones; those of other platforms by their sections.
 /// `[]` is any item of a list, `*` any key.
 #[rustfmt::skip]
 const FIELDS: &[(&[&str], Verdict)] = &[
@@ -99,6 +99,8 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["linux.readonlyPaths"], Effect { what: "cannot be written", tests: &["fields_effect::a_read_only_root_and_paths_cannot_be_written"] }),
     (&["linux.mountLabel"], Refused { at: "linux.mountLabel", value: r#""u:r:t:s0""#, why: "the host uses no SELinux; where one does, it is the label" }),
     (&["linux.intelRdt.closID", "linux.intelRdt.schemata", "linux.intelRdt.l3CacheSchema", "linux.intelRdt.memBwSchema", "linux.intelRdt.enableMonitoring"], Refused { at: "linux.intelRdt", value: r#"{"closID":"x","schemata":["L3:0=f"],"l3CacheSchema":"L3:0=f","memBwSchema":"MB:0=10","enableMonitoring":true}"#, why: "resource groups are not managed" }),
+    (&["linux.intelRdt.enableCMT"], Refused { at: "linux.intelRdt.enableCMT", value: "true", why: "resource groups are not managed" }),
+    (&["linux.intelRdt.enableMBM"], Refused { at: "linux.intelRdt.enableMBM", value: "true", why: "resource groups are not managed" }),
     (&["linux.memoryPolicy.mode", "linux.memoryPolicy.nodes", "linux.memoryPolicy.flags"], Effect { what: "in `/proc/self/numa_maps`", tests: &["fields_effect::memory_is_allocated_by_the_policy_that_the_configuration_says"] }),
     (&["linux.personality.domain"], Effect { what: "in `uname -m`", tests: &["fields_effect::a_personality_is_another_machine"] }),
     (&["linux.personality.flags"], Refused { at: "linux.personality", value: r#"{"domain":"LINUX","flags":["ADDR_NO_RANDOMIZE"]}"#, why: "the specification defines none" }),
@@ -110,13 +112,14 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["freebsd"], Nothing { why: "logged, as any field that is unknown", tests: &["fields::what_has_no_effect_is_in_the_log"] }),];
 
 /// How many fields the schema has.
-const COUNT: usize = 179;
+const COUNT: usize = 181;
 
 const HEAD: &str = "# Conformance
 
-What becomes of each field of the [runtime specification](https://github.com/opencontainers/runtime-spec), version 1.3,
-in a `config.json`. `[]` is any item of a list, `*` any key. A field has an effect, or a container with it is refused
-and the message names it. False, 0 and empty are unset. The few fields that have no effect where runc has none either are
+What becomes of each field of the [runtime specification](https://github.com/opencontainers/runtime-spec), version 1.3 and
+those before it, in a `config.json`. `[]` is any item of a list, `*` any key. A field has an effect, or a container with it
+is refused and the message names it. False, 0, null and empty are unset, each where the field is of its type: any other
+type is refused. The few fields that have no effect where runc has none either are
 logged, as are fields that no version of the specification has: it wants those ignored.
 
 A test `module::case` is in `tests/tests/module.rs` and runs by `cargo test -p bowline-tests --test cases module::case`.

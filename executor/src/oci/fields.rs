@@ -1,10 +1,10 @@
-//! The fields of a configuration, by the schema of runtime-spec 1.3: data only. `[]` is any item of a list, `*` any key.
+//! The fields of a configuration, by the schema of runtime-spec 1.3 and those before it: data only. `[]` is any item of a list, `*` any key.
 //!
 //! `docs/conformance.md` says what becomes of each; `tests/tests/fields_table.rs` tries it.
 
 /// Sorted by bytes.
 pub const FIELDS: &[&str] = &[
-    "annotations",
+    "annotations.*",
     "domainname",
     "hooks.createContainer[].args",
     "hooks.createContainer[].env",
@@ -43,6 +43,8 @@ pub const FIELDS: &[&str] = &[
     "linux.gidMappings[].hostID",
     "linux.gidMappings[].size",
     "linux.intelRdt.closID",
+    "linux.intelRdt.enableCMT",
+    "linux.intelRdt.enableMBM",
     "linux.intelRdt.enableMonitoring",
     "linux.intelRdt.l3CacheSchema",
     "linux.intelRdt.memBwSchema",
@@ -107,7 +109,7 @@ pub const FIELDS: &[&str] = &[
     "linux.resources.pids.limit",
     "linux.resources.rdma.*.hcaHandles",
     "linux.resources.rdma.*.hcaObjects",
-    "linux.resources.unified",
+    "linux.resources.unified.*",
     "linux.rootfsPropagation",
     "linux.seccomp.architectures",
     "linux.seccomp.defaultAction",
@@ -122,7 +124,7 @@ pub const FIELDS: &[&str] = &[
     "linux.seccomp.syscalls[].args[].valueTwo",
     "linux.seccomp.syscalls[].errnoRet",
     "linux.seccomp.syscalls[].names",
-    "linux.sysctl",
+    "linux.sysctl.*",
     "linux.timeOffsets.boottime.nanosecs",
     "linux.timeOffsets.boottime.secs",
     "linux.timeOffsets.monotonic.nanosecs",
@@ -178,8 +180,8 @@ pub const FIELDS: &[&str] = &[
     "process.user.username",
     "root.path",
     "root.readonly",
-    "solaris",
-    "vm",
-    "windows",
-    "zos",
+    "solaris.*",
+    "vm.*",
+    "windows.*",
+    "zos.*",
 ];

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_error::Result;
 use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{Capabilities, Capability, LinuxResources, LinuxSeccomp, Process, Spec};
+use oci_spec::runtime::{Capabilities, Capability, LinuxResources, LinuxSchedulerFlag, LinuxSeccomp, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
 use serde::Deserialize;
 use serde::de::value::StrDeserializer;
@@ -22,6 +22,12 @@ use crate::oci::{self, Sent};
 /// Flags of the scheduler: the name that the specification gives them, and the one that oci-spec does.
 const SCHEDULER_FLAGS: [(&str, &str); 2] =
     [("SCHED_FLAG_RESET_ON_FORK", "SCHED_RESET_ON_FORK"), ("SCHED_FLAG_DL_OVERRUN", "SCHED_FLAG_D_L_OVERRUN")];
+
+/// A flag of the scheduler by the name that the specification gives it.
+pub fn name_of_flag(flag: &LinuxSchedulerFlag) -> String {
+    let ours = flag.to_string();
+    SCHEDULER_FLAGS.iter().find(|(_, name)| *name == ours).map_or(ours, |(name, _)| (*name).to_owned())
+}
 
 /// Parses a configuration.
 ///
@@ -189,6 +195,7 @@ fn adapt(process: &mut Value) -> bool {
             ("scheduler", scheduler),
         ],
     );
+    adapted |= process.get_mut("execCPUAffinity").is_some_and(close_up);
     let Some(fields) = process.as_object_mut() else { return false };
     if fields.get("user").is_none_or(Value::is_null) {
         fields.insert("user".to_owned(), json!({ "uid": 0, "gid": 0 }));
@@ -217,6 +224,22 @@ fn adapt(process: &mut Value) -> bool {
         }
     }
     adapted
+}
+
+/// Takes blanks and empty items out of lists of CPUs, which the library refuses, and runc does not. Returns whether there
+/// were any.
+fn close_up(affinity: &mut Value) -> bool {
+    let mut any = false;
+    for value in affinity.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        let Some(list) = value.as_str() else { continue };
+        let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+        let closed = items.join(",");
+        if closed != list && !closed.is_empty() {
+            *value = json!(closed);
+            any = true;
+        }
+    }
+    any
 }
 
 /// Leaves out the capabilities that this host does not give: the shim lacks them itself. Not for a process in another
@@ -293,6 +316,79 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_cpus_may_have_blanks() {
+        let process = of(&json!({ "execCPUAffinity": { "initial": "0, 1", "final": " 2-3,,4 " } })).expect("a process");
+        let affinity = process.exec_cpu_affinity().as_ref().expect("some");
+        assert_eq!(affinity.initial().as_deref(), Some("0,1"));
+        assert_eq!(affinity.cpu_affinity_final().as_deref(), Some("2-3,4"));
+        assert!(of(&json!({ "execCPUAffinity": { "initial": "0 1" } })).is_err());
+        assert!(of(&json!({ "execCPUAffinity": { "initial": "," } })).is_err());
+    }
+
+    #[test]
+    fn a_section_that_is_unset_is_left_out_but_not_one_of_other_types() {
+        for section in [
+            json!({ "ioPriority": { "class": "", "priority": 0 } }),
+            json!({ "ioPriority": { "class": null } }),
+            json!({ "scheduler": { "policy": "", "flags": null, "nice": 0 } }),
+            json!({ "execCPUAffinity": { "initial": "", "final": "" } }),
+        ] {
+            assert!(of(&section).is_ok(), "{section}");
+        }
+        for (section, named) in [
+            (json!({ "ioPriority": { "class": false } }), "ioPriority.class"),
+            (json!({ "ioPriority": { "class": "", "priority": "" } }), "ioPriority.class"),
+            (json!({ "scheduler": { "policy": 0 } }), "scheduler.policy"),
+            (json!({ "execCPUAffinity": { "initial": 0 } }), "execCPUAffinity.initial"),
+        ] {
+            let error = of(&section).expect_err("a wrong type").to_string();
+            assert!(error.contains(named), "{section}: {error}");
+        }
+    }
+
+    fn with_linux(linux: &Value) -> Result<Spec> {
+        super::spec(json!({ "ociVersion": "1.2.0", "linux": linux }).to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_filter_is_left_out_only_where_there_is_none() {
+        let none: [&str; 0] = [];
+        for filter in [
+            json!({}),
+            json!(null),
+            json!({ "defaultAction": "", "syscalls": null, "architectures": ["SCMP_ARCH_X86"] }),
+            json!({ "defaultAction": null, "syscalls": none }),
+        ] {
+            let spec = with_linux(&json!({ "seccomp": filter })).expect("no filter");
+            assert!(spec.linux().as_ref().is_some_and(|linux| linux.seccomp().is_none()), "{filter}");
+        }
+        for filter in [
+            json!({ "defaultAction": false }),
+            json!({ "defaultAction": {} }),
+            json!({ "defaultAction": none }),
+            json!({ "defaultAction": 0 }),
+            json!({ "syscalls": "" }),
+            json!({ "defaultAction": "", "architectures": false }),
+            json!(none),
+            json!(false),
+        ] {
+            let error = with_linux(&json!({ "seccomp": filter })).expect_err("wrong").to_string();
+            assert!(error.contains("linux.seccomp"), "{filter}: {error}");
+        }
+        assert!(with_linux(&json!({ "personality": { "domain": "" } })).is_ok());
+        assert!(with_linux(&json!({ "personality": { "domain": 0 } })).is_err());
+    }
+
+    #[test]
+    fn null_is_unset() {
+        let rule = json!({ "names": null, "action": "SCMP_ACT_ALLOW", "args": null });
+        let filter = json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule] });
+        assert!(with_linux(&json!({ "seccomp": filter, "maskedPaths": null })).is_ok());
+        assert!(with_linux(&json!({ "sysctl": { "net.x": null } })).is_err());
+        let user = of(&json!({ "user": { "uid": null, "gid": 7 } })).expect("a process").user().clone();
+        assert_eq!((user.uid(), user.gid()), (0, 7));
+        assert!(resources(b"null").is_ok_and(|resources| resources == LinuxResources::default()));
+        assert!(resources(br#"{"pids":{"limit":null},"cpu":{"shares":512}}"#).is_ok());
     }
 
     #[test]

@@ -10,16 +10,18 @@ use std::path::{Component, Path};
 
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::budget::SHARES;
+use bowline_spec::values::IdSet;
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{
-    Capabilities, Capability, Linux, LinuxCapabilities, LinuxCpu, LinuxDevice, LinuxDeviceType, LinuxIOPriority,
-    LinuxIdMapping, LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerPolicy, Process, Scheduler, Spec, User,
+    Capabilities, Capability, IOPriorityClass, Linux, LinuxCapabilities, LinuxCpu, LinuxDevice, LinuxDeviceType,
+    LinuxIOPriority, LinuxIdMapping, LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerFlag,
+    LinuxSchedulerPolicy, Process, Scheduler, Spec, User,
 };
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::inside_root::resolved;
-use crate::{idmap, lsm, memory_policy, time_namespace};
+use crate::{idmap, lsm, memory_policy, time_namespace, tolerance};
 
 /// Refuses what the executor does not do.
 ///
@@ -130,11 +132,11 @@ pub fn check_process(process: &Process) -> Result<()> {
             return Err(bad(format!("process.rlimits: {} is there twice", rlimit.typ())));
         }
     }
-    if let Some(priority) = process.io_priority().as_ref().map(LinuxIOPriority::priority)
-        && !(0..8).contains(&priority)
-    {
-        return Err(bad(format!("process.ioPriority.priority: {priority} is not 0 to 7")));
+    if let Some(umask) = process.user().umask().filter(|umask| *umask > 0o777) {
+        return Err(bad(format!("process.user.umask: {umask:#o} is not 0 to 0o777")));
     }
+    process.io_priority().as_ref().map_or(Ok(()), check_io_priority)?;
+    check_affinity(process)?;
     if let Some(adjustment) = process.oom_score_adj().filter(|adjustment| !(-1000..=1000).contains(adjustment)) {
         return Err(bad(format!("process.oomScoreAdj: {adjustment} is not -1000 to 1000")));
     }
@@ -162,6 +164,31 @@ fn bad(message: String) -> Error {
     Error::new(Kind::BadSpec, message)
 }
 
+fn check_io_priority(wanted: &LinuxIOPriority) -> Result<()> {
+    let priority = wanted.priority();
+    if !(0..8).contains(&priority) {
+        return Err(bad(format!("process.ioPriority.priority: {priority} is not 0 to 7")));
+    }
+    if priority != 0 && wanted.class() == IOPriorityClass::IoprioClassIdle {
+        // As with runc. The kernel takes it, and asks nobody for it.
+        tracing::warn!("process.ioPriority.priority has no effect: {} has none", wanted.class());
+    }
+    Ok(())
+}
+
+/// Refuses CPUs that cannot be read, before a process that is to have them. Which CPUs there are may change until then.
+fn check_affinity(process: &Process) -> Result<()> {
+    let Some(affinity) = process.exec_cpu_affinity() else { return Ok(()) };
+    for (name, cpus) in [("initial", affinity.initial()), ("final", affinity.cpu_affinity_final())] {
+        let Some(cpus) = cpus.as_deref().filter(|cpus| !cpus.is_empty()) else { continue };
+        if cpus.parse::<IdSet>().is_err() {
+            return Err(bad(format!("process.execCPUAffinity.{name}: {cpus:?} is no list of CPUs"))
+                .hint("list CPUs and ranges of them, such as 0-3,7"));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses attributes that the kernel would leave out, or change, for this policy (sched_setattr(2)).
 fn check_scheduler(scheduler: &Scheduler) -> Result<()> {
     use LinuxSchedulerPolicy::{SchedBatch, SchedDeadline, SchedFifo, SchedOther, SchedRr};
@@ -174,6 +201,12 @@ fn check_scheduler(scheduler: &Scheduler) -> Result<()> {
     if nice != 0 && !is(&[SchedOther, SchedBatch]) {
         // As with runc: a manager may set one whatever the policy.
         tracing::warn!("process.scheduler.nice has no effect: {policy} has none");
+    }
+    // The only flags that ask for what other policies do not know.
+    let of_deadlines = [LinuxSchedulerFlag::SchedFlagReclaim, LinuxSchedulerFlag::SchedFlagDLOverrun];
+    let flag = scheduler.flags().iter().flatten().find(|flag| of_deadlines.contains(flag));
+    if let Some(flag) = flag.filter(|_| !is(&[SchedDeadline])) {
+        return Err(bad(format!("process.scheduler.flags: {policy} has no {}", tolerance::name_of_flag(flag))));
     }
     match time {
         _ if !(-20..=19).contains(&nice) => Err(bad(format!("process.scheduler.nice: {nice} is not -20 to 19"))),

@@ -327,11 +327,19 @@ fn what_has_no_effect_is_in_the_log() {
         config["freebsd"] = json!({ "devices": [] });
         config["process"]["user"]["shoes"] = json!(44);
         config["process"]["scheduler"] = json!({ "policy": "SCHED_IDLE", "nice": 1 });
+        config["process"]["ioPriority"] = json!({ "class": "IOPRIO_CLASS_IDLE", "priority": 5 });
         config["process"]["capabilities"] = json!({ "bounding": ["CAP_KILL"], "ambient": ["CAP_KILL"] });
     });
     let (shim, log) = containerd.start_heard(&bundle);
     shim.run(&bundle, &Stdio::null());
-    for field in ["memory.kernel ", "memory.kernelTCP ", "freebsd ", "process.user.shoes ", "process.scheduler.nice "] {
+    for field in [
+        "memory.kernel ",
+        "memory.kernelTCP ",
+        "freebsd ",
+        "process.user.shoes ",
+        "process.scheduler.nice ",
+        "process.ioPriority.priority ",
+    ] {
         log.wait_for(&format!("{field}has no effect"));
     }
     log.wait_for("process.capabilities.ambient: [CAP_KILL] have no effect");

@@ -111,7 +111,7 @@ fn an_exec_runs_on_the_cpus_that_it_is_given() {
     let io = running.bundle.fifos("e");
     let (stdout, _stderr) = io.open();
     let mut process = running.bundle.process(&["/bin/sh", "-c", "grep Cpus_allowed_list /proc/self/status"]);
-    process["execCPUAffinity"] = json!({ "initial": "0", "final": "0" });
+    process["execCPUAffinity"] = json!({ "initial": "0", "final": "0, 0" });
     running.shim.exec(&running.id, "e", &process, &io).expect("added");
     running.shim.start(&running.id, "e").expect("started");
     assert_eq!(running.shim.status_at_end(&running.id, "e"), 0);

@@ -3,6 +3,7 @@
 //! Runs before rights are given up: most of it needs CAP_SYS_NICE.
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::values::IdSet;
 use bowline_sys::{self as sys, SchedulingAttributes};
 use oci_spec::runtime::{
     IOPriorityClass, LinuxPersonalityDomain, LinuxSchedulerFlag, LinuxSchedulerPolicy, Process, Scheduler, Spec,
@@ -81,18 +82,14 @@ fn affinity(process: &Process) -> [Option<&str>; 2] {
     [affinity.initial(), affinity.cpu_affinity_final()].map(|cpus| cpus.as_deref().filter(|cpus| !cpus.is_empty()))
 }
 
-/// Lets the calling process run on `cpus` only, written as `0-3,7`.
-fn run_on(cpus: &str) -> Result<()> {
-    let what = || format!("process.execCPUAffinity: cannot run on {cpus:?}");
-    let bad = || Error::new(Kind::BadSpec, what());
-    let mut set = CpuSet::new();
-    for range in cpus.split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|cpu| *cpu < CpuSet::MAX_CPU);
-        let (first, last) = number(first).zip(number(last)).ok_or_else(bad)?;
-        (first..=last).for_each(|cpu| set.set(cpu));
-    }
-    sched_setaffinity(None, &set).doing(Kind::BadSpec, what)
+/// Lets the calling process run on `list` only.
+fn run_on(list: &str) -> Result<()> {
+    let what = || format!("process.execCPUAffinity: cannot run on {list:?}");
+    let list: IdSet = list.parse().doing(Kind::BadSpec, what)?;
+    let mut cpus = CpuSet::new();
+    // One beyond these is not there.
+    list.ids().iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU).for_each(|cpu| cpus.set(cpu));
+    sched_setaffinity(None, &cpus).doing(Kind::BadSpec, what)
 }
 
 fn attributes(wanted: &Scheduler) -> Result<SchedulingAttributes> {

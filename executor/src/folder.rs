@@ -309,11 +309,15 @@ impl Folder {
         self.remove_saying(lock, Folder::last_events)
     }
 
+    /// Whether the lock is this folder's: while its holder waited for it, another process may have removed the folder.
+    pub(crate) fn is_of(&self, lock: &Lock) -> Result<bool> {
+        let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
+        Ok(fs::metadata(self.file(LOCK)).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())))
+    }
+
     /// Removes the folder and writes the `last` events to the journal.
     fn remove_saying(&self, lock: Lock, last: impl FnOnce(&Folder) -> Vec<Entry>) -> Result<()> {
-        // While this call waited for the lock, another process may have removed the folder.
-        let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
-        if !fs::metadata(self.file(LOCK)).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())) {
+        if !self.is_of(&lock)? {
             return Ok(());
         }
         let mut last = last(self);
@@ -337,11 +341,11 @@ impl Folder {
 
     /// Removes the folder of a task that has ended, whose shim cannot write this report and stays
     /// to try again; the shim sees that nobody wants the report any more. Blocks until the shim has
-    /// left.
+    /// left. `last` gets the folder before its files go, which nobody else finds by then; returns what it returns.
     ///
     /// # Errors
     /// What the disk refuses: the shim then keeps the report.
-    pub fn remove_unwritten(&self, report: &ExitReport) -> Result<()> {
+    pub(crate) fn remove_unwritten<T>(&self, report: &ExitReport, last: impl FnOnce(&Folder) -> T) -> Result<T> {
         let id: TaskId = self.name().parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
         let lock = self.lock_file()?;
         let aside = Folder::at(self.aside());
@@ -349,13 +353,15 @@ impl Folder {
         fs::rename(&self.path, &aside.path).map_err(refused)?;
         // The shim may have written it at last.
         let written = matches!(aside.exit(), Ok(Some(_)));
+        let told = last(&aside);
         fs::remove_dir_all(&aside.path).map_err(refused)?;
         let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
         let exited = (!written).then(|| entry(report.events, Event::of_exit(report)));
         let removed = entry(report.events.saturating_add(1), Event::Removed);
         let mut last: Vec<Entry> = exited.into_iter().chain([removed]).collect();
         Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
-        lock.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))
+        lock.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))?;
+        Ok(told)
     }
 
     /// The name under which the folder is removed.
@@ -514,7 +520,7 @@ mod tests {
         let mut reserve = folder.reserve_exit().expect("there is room");
         drop(lock);
         let report = ExitReport { exit_code: Some(5), events: 3, shim_died: false, ..died_with_shim(None) };
-        folder.remove_unwritten(&report).expect("removable");
+        folder.remove_unwritten(&report, |_| ()).expect("removable");
         assert_eq!(folder.write_exit(&mut reserve, &report), Ok(Put::Unwanted));
         let told = Reader::open(state.events()).and_then(|mut journal| journal.read()).expect("readable");
         let told: Vec<_> = told.into_iter().map(|entry| (entry.seq, entry.event)).collect();

@@ -5,7 +5,7 @@
 //!   start:  confined ─► startContainer ─► execve ─► poststart        delete: poststop
 //! ```
 //!
-//! Workers of the shim run the hooks of the runtime's namespaces; the container's init runs
+//! Workers of the shim run the hooks of the runtime's namespaces, poststop alone those of whoever removes the task; the container's init runs
 //! those of the container, the last of them confined as the program will be, because they are the
 //! image's. A hook that fails ends the list. At its timeout a hook is killed with all that descends
 //! from it: by its worker, or by the end of the container, whose cgroup init's hooks are in. Must
@@ -13,11 +13,13 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
+use serde::{Deserialize, Serialize};
 
 use crate::pages::FRUGAL;
 use crate::program::Program;
@@ -141,10 +143,11 @@ impl Container<'_> {
             let name = name(point, number, hook);
             let env = surroundings();
             let started = program(hook, self.bundle, &env, &state);
-            let outcome = match started.and_then(|(program, timeout)| program.run_apart(timeout)) {
-                Ok(worker) => worker.answer().await,
-                Err(error) => Err(error),
-            };
+            let outcome =
+                match started.and_then(|(program, timeout)| program.run_apart(|| sys::clone3(0, None), timeout)) {
+                    Ok(worker) => worker.answer().await,
+                    Err(error) => Err(error),
+                };
             let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
             done.or_else(&failed)?;
         }
@@ -173,7 +176,39 @@ impl Container<'_> {
     }
 }
 
-/// Runs the poststop hooks of a container whose shim has died, in a process that reaps its own
+/// The poststop hooks of a task, as they were at its launch, for whoever removes the task: its shim has left by then.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Poststop {
+    hooks: Vec<Hook>,
+    /// The state that they read, as JSON.
+    state: String,
+    bundle: PathBuf,
+}
+
+impl Poststop {
+    /// Those of the container; `None` if there are none.
+    pub fn of(container: Container<'_>) -> Result<Option<Box<Poststop>>> {
+        if !container.has(Point::Poststop) {
+            return Ok(None);
+        }
+        let state = container.state(Point::Poststop, None)?;
+        let state = String::from_utf8(state).doing(Kind::Internal, || "cannot describe a container's state")?;
+        let (hooks, bundle) = (container.hooks(Point::Poststop).to_vec(), container.bundle.to_owned());
+        Ok(Some(Box::new(Poststop { hooks, state, bundle })))
+    }
+
+    /// Runs all of them, in any thread of a process that reaps its own children.
+    ///
+    /// # Errors
+    /// Names the first hook that failed.
+    pub fn run(&self) -> Result<()> {
+        // The task may outlive its bundle.
+        let cwd = if self.bundle.is_dir() { &*self.bundle } else { Path::new("/") };
+        run_each_poststop(&self.hooks, cwd, self.state.as_bytes())
+    }
+}
+
+/// Runs the poststop hooks of a manager's container whose shim has died, in a process that reaps its own
 /// children. All hooks are tried; the first failure is returned.
 pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let path = bundle.join("config.json");
@@ -182,10 +217,15 @@ pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let spec = tolerance::spec(&text).doing(Kind::BadSpec, what)?;
     let container = Container { id, bundle, spec: &spec };
     let state = container.state(Point::Poststop, None)?;
+    run_each_poststop(container.hooks(Point::Poststop), bundle, &state)
+}
+
+fn run_each_poststop(hooks: &[Hook], cwd: &Path, state: &[u8]) -> Result<()> {
     let (mut first, env) = (Ok(()), surroundings());
-    for (number, hook) in container.hooks(Point::Poststop).iter().enumerate() {
+    for (number, hook) in hooks.iter().enumerate() {
         let name = name(Point::Poststop, number, hook);
-        let started = program(hook, bundle, &env, &state).and_then(|(program, timeout)| program.run_apart(timeout));
+        let started = program(hook, cwd, &env, state)
+            .and_then(|(program, timeout)| program.run_apart(sys::fork_among_threads, timeout));
         let outcome = started.and_then(Worker::answer_blocking);
         let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
         first = first.and(done);

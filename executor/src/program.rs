@@ -197,14 +197,14 @@ impl<'a> Program<'a> {
     }
 
     /// Runs the program in a worker, which kills it at the deadline, with all that descends from it: the worker is
-    /// the parent of each process that loses its own. The worker's answer has the program's end.
+    /// the parent of each process that loses its own. The worker's answer has the program's end. `clone` makes the worker.
     ///
     /// # Errors
     /// Those of the worker's answer: `Timeout`; `CommandNotFound` or `NotExecutable` when the program cannot be run.
-    pub fn run_apart(self, timeout: Duration) -> Result<Worker<Outcome>> {
+    pub fn run_apart(self, clone: worker::Clone, timeout: Duration) -> Result<Worker<Outcome>> {
         let program = self.bound();
         let keep: Vec<RawFd> = program.stdin.iter().map(|fd| fd.as_raw_fd()).collect();
-        worker::start_apart("a program", &keep, || {
+        worker::start_apart("a program", clone, &keep, || {
             let own = Some(rustix::process::getpid());
             rustix::process::set_child_subreaper(own).doing(Kind::Internal, || "cannot become a subreaper")?;
             let outcome = program.start()?.finish_blocking(timeout);

@@ -6,7 +6,7 @@
 //!                                                  └─ nothing there ─► is the init of the journal alive? ─► an error
 //! ```
 //!
-//! Must not: start anything new.
+//! Must not: start anything new, but the task's poststop hooks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use jiff::Timestamp;
 
 use crate::bundle;
 use crate::events::Event;
-use crate::folder::{Folder, Record, died_with_shim};
+use crate::folder::{Folder, Lock, Record, died_with_shim};
 use crate::hooks;
 use crate::network;
 use crate::owners::Shims;
@@ -31,7 +31,8 @@ use crate::systemd::Systemd;
 /// The parent of the cgroups that shims and helpers are charged to.
 pub(crate) const OVERHEAD: &str = "bowline-overhead";
 
-/// What was recorded but is not what the record says: it was left alone. A sentence each.
+/// What was recorded but is not what the record says: it was left alone. So was what a poststop hook that failed should
+/// have undone. A sentence each.
 pub type LeftAlone = Vec<String>;
 
 /// How much later than its event a process may seem to have begun, because its start is counted in
@@ -42,7 +43,7 @@ const LATER: Duration = Duration::from_secs(2);
 ///
 /// A record can be edited, be older than what is there, or be damaged: nothing is touched that is
 /// not known to be the task's. Mounts and namespaces go with the processes; the caller removes the
-/// folder.
+/// folder. Where nothing is left, the task's poststop hooks are run.
 ///
 /// # Errors
 /// What could not be ended; a process that may be the task's, where nothing says whether it is.
@@ -85,7 +86,48 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
     // By now nothing of the task uses it.
     let first = first.or(undo_network(folder).err());
-    first.map_or(Ok(alone), Err)
+    if let Some(error) = first {
+        return Err(error);
+    }
+    alone.extend(run_poststop_hooks(folder));
+    Ok(alone)
+}
+
+/// Runs the poststop hooks of a task that is gone, unless they have been run. The caller holds the lock of the folder.
+/// Returns a sentence about the first that failed.
+pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
+    let (record, damage) = readable(folder).ok()?;
+    let mut record = record?;
+    let poststop = record.poststop.take()?;
+    let failed = poststop.run().err().map(|error| {
+        tracing::warn!(%error, "a hook failed");
+        format!("what the hooks of task {} had set up may be left: {error}", folder.name())
+    });
+    // The folder may stay, and be removed later.
+    if damage.is_none()
+        && let Err(error) = folder.write_record(&record)
+    {
+        tracing::warn!(%error, "the hooks of a task may be run again");
+    }
+    failed
+}
+
+/// Removes the folder of a task that is gone, after its poststop hooks.
+///
+/// # Errors
+/// What cannot be removed.
+pub fn remove_folder(folder: &Folder, lock: Lock) -> Result<Option<String>> {
+    let failed = if folder.is_of(&lock)? { run_poststop_hooks(folder) } else { None };
+    folder.remove(lock).map(|()| failed)
+}
+
+/// Removes a task that has ended, whose shim cannot write this report and stays to try again; runs its poststop hooks.
+/// Blocks until the shim has left.
+///
+/// # Errors
+/// What the disk refuses: the shim then keeps the report.
+pub fn remove_unwritten(folder: &Folder, report: &ExitReport) -> Result<LeftAlone> {
+    folder.remove_unwritten(report, run_poststop_hooks).map(|failed| failed.into_iter().collect())
 }
 
 /// Undoes the task's own network; nothing where there is none.
@@ -112,7 +154,8 @@ pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> 
     let mut paths = [Some(&record.cgroup), record.overhead.as_ref(), Some(&sandbox)].into_iter().flatten();
     // A cgroup that cannot be opened counts as existing.
     if paths.all(|path| matches!(layout.open(path), Ok(None))) {
-        return Ok(Vec::new());
+        let hooks = record.poststop.is_some();
+        return Ok(hooks.then(|| run_poststop_hooks(folder)).flatten().into_iter().collect());
     }
     undo(folder, &systemd()?)
 }

@@ -13,6 +13,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, set_p
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
 
+/// What makes the process of a worker.
+pub type Clone = fn() -> io::Result<Cloned>;
+
 /// Runs `work` in a worker and returns its answer.
 ///
 /// # Errors
@@ -41,12 +44,12 @@ where
     T: Serialize,
     F: FnOnce() -> Result<T>,
 {
-    start_with(name, |_| Ok(()), work)
+    start_with(name, || sys::clone3(0, None), |_| Ok(()), work)
 }
 
 /// Like [`start`], for work that may take long: of its starter's fds the worker has `keep` and the standard streams
-/// alone, and it is killed when its starter ends.
-pub fn start_apart<T, F>(name: &'static str, keep: &[RawFd], work: F) -> Result<Worker<T>>
+/// alone, and it is killed when its starter ends. `clone` makes its process.
+pub fn start_apart<T, F>(name: &'static str, clone: Clone, keep: &[RawFd], work: F) -> Result<Worker<T>>
 where
     T: Serialize,
     F: FnOnce() -> Result<T>,
@@ -58,7 +61,7 @@ where
         sys::close_all_but(&mut [keep, &[answer]].concat());
         end_with(starter).doing(Kind::Internal, || format!("the starter of the worker for {name} has ended"))
     };
-    start_with(name, leave, work)
+    start_with(name, clone, leave, work)
 }
 
 /// Has the calling process killed when the thread that has cloned it ends; `starter` is the process of that thread.
@@ -71,14 +74,19 @@ pub fn end_with(starter: Pid) -> io::Result<()> {
 }
 
 /// Runs `prepare` in the worker before `work`, with the fd by which the worker answers.
-fn start_with<T, F>(name: &'static str, prepare: impl FnOnce(RawFd) -> Result<()>, work: F) -> Result<Worker<T>>
+fn start_with<T, F>(
+    name: &'static str,
+    clone: impl FnOnce() -> io::Result<Cloned>,
+    prepare: impl FnOnce(RawFd) -> Result<()>,
+    work: F,
+) -> Result<Worker<T>>
 where
     T: Serialize,
     F: FnOnce() -> Result<T>,
 {
     let what = || format!("cannot start a worker for {name}");
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
-    match sys::clone3(0, None).doing(Kind::Internal, what)? {
+    match clone().doing(Kind::Internal, what)? {
         Cloned::Child => {
             let answer = prepare(write.as_raw_fd()).and_then(|()| work());
             let answer = serde_json::to_vec(&answer).unwrap_or_default();

@@ -149,6 +149,104 @@ fn its_hooks_find_the_bundle() {
     host.assert_nothing_left();
 }
 
+/// A bundle whose poststop hooks note each of their runs in `stopped`, which has the state that they read.
+fn noting(host: &Host, script: &str, stopped: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
+    bundle(host, &shell(script), |config| {
+        let script = format!("cat >>{0}; echo >>{0}", stopped.display());
+        config["hooks"] = json!({ "poststop": [{ "path": "/bin/sh", "args": ["sh", "-c", script] }] });
+        change(config);
+    })
+}
+
+/// What the hooks have noted.
+fn noted(stopped: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(stopped).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn its_poststop_hooks_run_once_as_it_is_removed() {
+    let host = Host::new();
+    for way in ["run --rm", "rm", "rm -f", "stop", "shim killed", "gc", "--replace", "bundle gone"] {
+        let stopped = host.work().join(format!("stopped {way}").replace(' ', "-"));
+        let folder = noting(&host, "exec sleep 1000", &stopped, |_| {});
+        let task = match way {
+            "run --rm" => {
+                let id = host.new_id();
+                of(&host, &folder).named(&id).flag("--rm").flag("--entrypoint=/bin/true").run().assert_code(0);
+                let [state] = &noted(&stopped)[..] else { panic!("{way}: {:?}", noted(&stopped)) };
+                assert_eq!((&state["status"], &state["id"]), (&json!("stopped"), &json!(id)), "{state}");
+                assert_eq!(state["bundle"], folder.to_str().expect("ASCII"), "{state}");
+                continue;
+            }
+            _ => of(&host, &folder).flag("--label=tier=web").start(),
+        };
+        match way {
+            "rm -f" => {}
+            "shim killed" => task.kill_shim(task.shim_pid()),
+            "gc" => {
+                task.kill_shim(task.shim_pid());
+                host.bowline(["gc", task.id()]).assert_code(0);
+                assert_eq!(noted(&stopped).len(), 1, "{way}");
+            }
+            "--replace" => {
+                of(&host, &bundle(&host, "command = 'true'", |_| {})).named(task.id()).flag("--replace").start().wait();
+                assert_eq!(noted(&stopped).len(), 1, "{way}");
+            }
+            _ => {
+                task.end();
+                assert_eq!(noted(&stopped).len(), 0, "{way}: it is there until it is removed");
+            }
+        }
+        if way == "bundle gone" {
+            fs::remove_dir_all(&folder).expect("ours");
+        }
+        let flags = if ["rm -f", "shim killed", "gc"].contains(&way) { &["-f"][..] } else { &[] };
+        host.bowline([&["rm"], flags, &[task.id()]].concat()).assert_code(0);
+        let [state] = &noted(&stopped)[..] else { panic!("{way}: {:?}", noted(&stopped)) };
+        assert_eq!((&state["status"], &state["id"]), (&json!("stopped"), &json!(task.id())), "{way}: {state}");
+        assert_eq!(state["annotations"]["tier"], "web", "{way}: {state}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn its_poststop_hooks_run_once_where_its_launch_fails() {
+    let host = Host::new();
+    for point in ["createRuntime", "startContainer", "poststart"] {
+        for verb in ["run", "start"] {
+            let stopped = host.work().join(format!("stopped-{point}-{verb}"));
+            let folder = noting(&host, "exec sleep 1000", &stopped, |config| {
+                config["hooks"][point] = json!([{ "path": "/bin/sh", "args": ["sh", "-c", "exit 3"] }]);
+            });
+            let built = of(&host, &folder);
+            let ran = if verb == "run" { built.run() } else { built.try_start() };
+            ran.assert_refused(125, &[point, "3"]);
+            assert_eq!(noted(&stopped).len(), 1, "{point} {verb}");
+        }
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_poststop_hook_that_fails_is_told_and_keeps_nothing_from_being_removed() {
+    let host = Host::new();
+    let stopped = host.work().join("stopped");
+    let folder = noting(&host, "true", &stopped, |config| {
+        let hooks = config["hooks"]["poststop"].as_array_mut().expect("hooks");
+        hooks.insert(0, json!({ "path": "/bin/sh", "args": ["sh", "-c", "exec sleep 1000"], "timeout": 1 }));
+    });
+    let ran = of(&host, &folder).flag("--rm").run();
+    let said = ran.assert_code(0).err();
+    assert!(said.contains("poststop hook #0 (/bin/sh)") && said.contains("1s"), "{said}");
+    let task = of(&host, &folder).start();
+    task.wait();
+    let ran = task.bowline("rm", []);
+    assert!(ran.assert_code(0).err().contains("poststop hook #0 (/bin/sh)"), "{ran}");
+    assert_eq!(noted(&stopped).len(), 2);
+    host.assert_nothing_left_without_rm();
+}
+
 #[test]
 fn what_is_no_bundle_or_says_it_twice_is_refused() {
     let host = Host::new();

@@ -12,6 +12,7 @@ use oci_spec::runtime::User;
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
+use crate::hooks::Poststop;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::network::Connected;
 use crate::report::{Enforcement, ExitReport, StoppedBy};
@@ -77,6 +78,10 @@ pub struct Record {
     /// Whether the task has secret variables, which are in no record: see `secrets`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub secret_variables: bool,
+    /// The hooks to run as the task is removed; absent where there are none, for a manager's bundle, and once they have
+    /// been run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poststop: Option<Box<Poststop>>,
     /// What has happened to the task that a later shim cannot find out; absent while nothing has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remembered: Option<Box<Remembered>>,

@@ -52,7 +52,8 @@ impl Supervisor {
         Err(error)
     }
 
-    /// Runs the hooks of a container that is gone: all of them. A failure is only logged.
+    /// Runs the hooks of a container that is gone: all of them. A failure is only logged. Whoever removes the task later
+    /// does not run them again.
     pub(super) async fn run_poststop_hooks(&self, task: &Task) {
         let failed = |error: Error| {
             tracing::warn!(%error, id = %task.id, "a hook failed");
@@ -60,6 +61,9 @@ impl Supervisor {
         };
         if let Err(error) = task.run_hooks(Point::Poststop, None, failed).await {
             tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
+        }
+        if task.facts.change(|facts| facts.record.poststop.take()).is_some() {
+            self.keep_record(task);
         }
     }
 }

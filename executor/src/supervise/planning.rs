@@ -26,6 +26,7 @@ use crate::bundle_task::{self, Configured};
 use crate::claimed_uid::ClaimedUid;
 use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, ROOTFS, Record};
+use crate::hooks::{Container, Poststop};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
 use crate::request::{Bundle, Launch};
@@ -95,9 +96,11 @@ impl Supervisor {
         let overhead = self.overhead.path().filter(|_| !owns_folder);
         let init = self.has_init(&task);
         let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
+        let container = task.bundle.as_deref().map(|bundle| Container { id: id.as_str(), bundle, spec: &spec });
+        let poststop = container.map(Poststop::of).transpose()?.flatten();
         let record = self.record(cgroup, unit);
         let record = Record { task: Some(task), durable, enforcement, overhead, init, user, foreground, ..record };
-        let record = Record { interfaces, ..record };
+        let record = Record { interfaces, poststop, ..record };
         Ok(LaunchPlan { claimed, owns_folder, lock, shared, ..self.planned(spec, profile, record, folder).await? })
     }
 
@@ -224,6 +227,7 @@ impl Supervisor {
             user: None,
             foreground: Default::default(),
             secret_variables: false,
+            poststop: None,
             remembered: None,
             task: None,
         }

@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use libc::{c_int, c_long, c_void, pid_t};
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::{Deserialize, Serialize};
 
 use super::memory::SharedPid;
@@ -105,6 +105,24 @@ pub fn fork() -> io::Result<Cloned> {
     match check(rc)? {
         0 => Ok(Cloned::Child),
         pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
+    }
+}
+
+/// Like [`fork`], for a caller that may have several threads: the C library sees to its own locks, so that the child may
+/// allocate. The child must take no other lock that a thread of the caller may hold.
+pub fn fork_among_threads() -> io::Result<Cloned> {
+    // SAFETY: the call has no precondition; what the child may do is the caller's to uphold.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Cloned::Child),
+        // Nobody else waits for the child, so the pid stays its own.
+        pid => match super::pidfd_open(pid) {
+            Ok(pidfd) => Ok(Cloned::Parent { pid, pidfd }),
+            Err(error) => {
+                let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+                Err(error)
+            }
+        },
     }
 }
 

@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use bowline_executor::{
-    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim, undo,
-    undo_rest, until_free,
+    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim,
+    remove_unwritten, undo, undo_rest, until_free,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -100,7 +100,8 @@ enum How {
 /// What a removal has to tell.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// What the record of the task names and was not known to be the task's: it is still there. A sentence each.
+    /// What the record of the task names and was not known to be the task's: it is still there. So may be what a poststop
+    /// hook that failed should have undone. A sentence each.
     pub left_alone: LeftAlone,
     /// The shim did not answer, and was killed with the task.
     pub past_shim: bool,
@@ -188,7 +189,7 @@ impl Removal {
         let Removal { folder, programs, how } = self;
         let left_alone = match how {
             How::Ended(lock) => remove_ended(&folder, lock, &programs)?,
-            How::Unwritten(report) => folder.remove_unwritten(&report).map(|()| LeftAlone::default())?,
+            How::Unwritten(report) => remove_unwritten(&folder, &report)?,
             How::Dead(force) => clean_up(&folder, force, &programs)?,
             How::Silent => {
                 kill_shim(&folder)?;

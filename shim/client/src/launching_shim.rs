@@ -11,7 +11,8 @@ use std::process::Child;
 use std::sync::Arc;
 
 use bowline_executor::{
-    Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, may_have_run, undo, undo_sandbox,
+    Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, may_have_run, remove_folder, undo,
+    undo_sandbox,
 };
 use bowline_protocol::wire::proto::bowline::{LaunchRequest, LaunchResponse};
 use bowline_spec::id::TaskId;
@@ -278,8 +279,9 @@ fn give_up(mut child: Child, folder: &Folder, programs: &Programs, error: Error)
 }
 
 fn discard(folder: &Folder, error: Error) -> Error {
-    match folder.lock().and_then(|lock| folder.remove(lock)) {
-        Ok(()) => error,
+    match folder.lock().and_then(|lock| remove_folder(folder, lock)) {
+        Ok(None) => error,
+        Ok(Some(left)) => error.hint(format!("besides, {left}")),
         // Somebody else removed the folder meanwhile.
         Err(left) if left.kind() == Kind::NotFound => error,
         Err(left) => error.hint(format!("besides, {left}")),

@@ -69,9 +69,9 @@ async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Reports what a record names that is not known to be the task's.
+/// Reports what a record names that is not known to be the task's, and what its hooks may have left.
 pub fn say_left_alone(alone: &LeftAlone) {
     for left in alone {
-        complain(left, Some("look into it yourself: the task's record was edited, or is older than what is there"));
+        complain(left, Some("look into it yourself: it is not known to be the task's, or could not be undone"));
     }
 }

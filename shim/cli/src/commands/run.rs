@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, Shim, dead, find_or_adopt, remove_ended};
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy, remove_unwritten};
 use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
@@ -82,7 +82,9 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     } else {
         let (folder, died) = up.done().await?;
         match rm {
-            true if died => rm::say_left_alone(&remove_ended(&folder, folder.lock()?, &Programs::default())?),
+            true if died || task.bundle.is_some() => {
+                rm::say_left_alone(&remove_ended(&folder, folder.lock()?, &Programs::default())?)
+            }
             true => folder.remove(folder.lock()?)?,
             false => {}
         }
@@ -114,7 +116,8 @@ fn outputs(task: &Task, json: bool) -> Outputs {
 /// with `rm`, removes the task, which lets the shim exit.
 fn leave_unwritten(up: Up, id: &TaskId, report: &ExitReport, rm: bool) -> Result<()> {
     if rm {
-        return up.let_go().remove_unwritten(report);
+        rm::say_left_alone(&remove_unwritten(&up.let_go(), report)?);
+        return Ok(());
     }
     let why = report.unwritten.as_deref().unwrap_or_default();
     let hint = format!("its shim keeps it until the disk takes it; until then `bowline wait {id}` asks the shim");

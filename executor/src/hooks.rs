@@ -156,8 +156,14 @@ impl Container<'_> {
 
     /// Runs the hooks inside the container, as children of its init, which has one thread and waits for
     /// them itself. A hook without an environment gets that of the container's process, `env`, as with other
-    /// runtimes.
-    pub fn run_inside(&self, point: Point, cwd: &Path, env: impl FnOnce() -> Vec<OsString>) -> Result<()> {
+    /// runtimes. With `filter`, each hook's process loads that before it executes the hook.
+    pub fn run_inside(
+        &self,
+        point: Point,
+        cwd: &Path,
+        env: impl FnOnce() -> Vec<OsString>,
+        filter: Option<(&[u8], u64)>,
+    ) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }
@@ -166,7 +172,7 @@ impl Container<'_> {
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
             let done = program(hook, cwd, &env, &state).and_then(|(program, timeout)| {
-                let program = if point == Point::StartContainer { program.confined() } else { program };
+                let program = if point == Point::StartContainer { program.confined(filter) } else { program };
                 let started = program.start_inside()?;
                 started.finish_blocking(timeout)
             });
@@ -298,7 +304,7 @@ mod tests {
     fn run(hooks: &str, point: Point) -> Result<()> {
         let spec = spec(hooks);
         let dir = Path::new("/tmp");
-        Container { id: "web", bundle: dir, spec: &spec }.run_inside(point, dir, || vec!["B=2".into()])
+        Container { id: "web", bundle: dir, spec: &spec }.run_inside(point, dir, || vec!["B=2".into()], None)
     }
 
     #[test]

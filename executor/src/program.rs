@@ -45,6 +45,8 @@ pub struct Program<'a> {
     cgroup: Option<(&'a Entry, bool)>,
     bound: bool,
     confined: bool,
+    /// The seccomp filter, with its flags, that is loaded right before the program is executed.
+    filter: Option<(&'a [u8], u64)>,
 }
 
 impl<'a> Program<'a> {
@@ -75,6 +77,7 @@ impl<'a> Program<'a> {
             cgroup: None,
             bound: false,
             confined: false,
+            filter: None,
         })
     }
 
@@ -119,9 +122,11 @@ impl<'a> Program<'a> {
         self
     }
 
-    /// Leaves the program the limits and the umask of its starter, which are the task's.
-    pub fn confined(mut self) -> Program<'a> {
+    /// Leaves the program the limits and the umask of its starter, which are the task's; with `filter`, its own loads
+    /// that, for which it needs no right.
+    pub fn confined(mut self, filter: Option<(&'a [u8], u64)>) -> Program<'a> {
         self.confined = true;
+        self.filter = filter;
         self
     }
 
@@ -143,10 +148,10 @@ impl<'a> Program<'a> {
         let (output, writes) = output.map_or((None, None), |(read, write)| (Some(read), Some(write)));
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .doing(Kind::Internal, || "cannot open /dev/null")?;
-        let starter = rustix::process::getpid();
+        let starter = self.bound.then(rustix::process::getpid);
         match clone().doing(Kind::Internal, what)? {
             Cloned::Child => {
-                if self.bound && worker::end_with(starter).is_err() {
+                if starter.is_some_and(|starter| worker::end_with(starter).is_err()) {
                     sys::exit_now(127);
                 }
                 let floor = self.fds.iter().map(|(_, number)| number + 1).max().unwrap_or(3).max(3);
@@ -174,7 +179,7 @@ impl<'a> Program<'a> {
             rustix::process::chdir(self.cwd).map_err(io::Error::from)
         });
         let error = match in_place {
-            Ok(()) => Image::new(self.c_path(), self.argv.clone(), self.envp.clone()).execute(),
+            Ok(()) => self.execute(),
             Err(error) => error,
         };
         let kind = match error.raw_os_error() {
@@ -183,6 +188,13 @@ impl<'a> Program<'a> {
             _ => Kind::Internal,
         };
         Error::new(kind, format!("cannot run {}: {error}", self.path.display()))
+    }
+
+    /// After the filter is loaded, which may deny all else, only execve follows.
+    fn execute(&self) -> io::Error {
+        let image = Image::new(self.c_path(), self.argv.clone(), self.envp.clone());
+        let loaded = self.filter.map_or(Ok(None), |(filter, flags)| sys::seccomp_load(filter, flags));
+        loaded.err().unwrap_or_else(|| image.execute())
     }
 
     fn enter(&self) -> io::Result<()> {

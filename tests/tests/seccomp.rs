@@ -9,7 +9,7 @@ use std::process::Command;
 use bowline_tests::Host;
 use bowline_tests::harness::Ran;
 use bowline_tests::harness::containerd::Stdio;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What such a filter does with every call that it does not name.
 const DENIALS: [&str; 3] = ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS"];
@@ -306,6 +306,70 @@ fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs
             }
         }
     }
+    host.assert_nothing_left();
+}
+
+/// What a container with a `startContainer` hook needs beyond the calls of its program, where there is no
+/// no_new_privs: its init starts the hook and waits for it under the filter. Some have another name on ARM.
+const NEEDED_BY_HOOKS: [&str; 20] = [
+    "chdir",
+    "clone",
+    "close",
+    "close_range",
+    "dup2",
+    "dup3",
+    "fcntl",
+    "getpid",
+    "lseek",
+    "memfd_create",
+    "open",
+    "openat",
+    "pipe2",
+    "ppoll",
+    "read",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "setsid",
+    "waitid",
+    "write",
+];
+
+#[test]
+fn any_single_call_may_be_denied_where_a_hook_runs_in_the_container_too() {
+    let host = Host::new();
+    let calls = all_calls(&host);
+    let every = std::env::var_os("BOWLINE_EVERY_CALL").is_some();
+    let root = host.busybox_root();
+    place(&host, root.path(), &exits());
+    let folder = host.work().join("bundle");
+    fs::create_dir(&folder).expect("a new folder");
+    let file = host.file("probe.toml", &format!("command = '/probe'\nrootfs = '{}'", root.path().display()));
+    let printed = host.bowline(["spec", file.to_str().expect("ASCII")]);
+    let config: Value = serde_json::from_str(&printed.assert_code(0).out()).expect("JSON");
+    let mut wrong = Vec::new();
+    let combined = [true, false].map(|late| ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL_PROCESS"].map(|action| (late, action)));
+    for (no_new_privs, action) in combined.into_iter().flatten() {
+        for (at, name) in calls.iter().map(String::as_str).enumerate() {
+            let skipped = !every && at % ONE_IN != 0 && !NEEDED_BY_HOOKS.contains(&name);
+            if skipped || ["execve", "exit_group"].contains(&name) {
+                continue;
+            }
+            let mut config = config.clone();
+            config["process"]["noNewPrivileges"] = json!(no_new_privs);
+            let rules = json!([{"names": [name], "action": action}]);
+            config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules});
+            config["hooks"] = json!({"startContainer": [{"path": "/probe", "timeout": 5}]});
+            fs::write(folder.join("config.json"), config.to_string()).expect("written");
+            let ran = host.task_of([]).flag(format!("--bundle={}", folder.display())).run();
+            let by_program = !no_new_privs && NEEDED.contains(&name);
+            let by_hook = !no_new_privs && NEEDED_BY_HOOKS.contains(&name);
+            let is_told = action != "SCMP_ACT_ERRNO" || ran.err().contains("startContainer hook #0 (/probe)");
+            if ran.code != Some(0) && !by_program && !(by_hook && is_told) {
+                wrong.push(format!("{name} {action} {no_new_privs}: {:?} {}", ran.code, ran.err()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     host.assert_nothing_left();
 }
 

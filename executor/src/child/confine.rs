@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, Image};
-use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process, Spec};
+use oci_spec::runtime::{Capability, PosixRlimit, PosixRlimitType, Process, Spec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -21,7 +21,8 @@ use crate::{inheritance, io, joined_users, notify};
 /// Seconds that `bowline-init` may take until nobody can look into it, on a machine that is busy.
 const INIT_STARTS_WITHIN: i64 = 30;
 
-/// Confines the calling process as its spec says, calls `last`, and executes the program.
+/// Confines the calling process as its spec says, calls `last`, and executes the program. The filter is loaded before
+/// `last` or, see [`filters_last`], after it.
 pub fn execute(
     payload: &Payload<'_>,
     labels: Option<&Opened<'_>>,
@@ -73,11 +74,29 @@ pub fn execute(
     if late {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
         init_is_hidden()?;
+    }
+    let after = filters_last(payload);
+    if late && !after {
         load(payload)?;
     }
     last()?;
+    if after {
+        load(payload)?;
+    }
     let error = program.execute();
     Err(refused(program, &error))
+}
+
+/// Whether the filter is loaded only before execve, after the hooks of the container, which must do without the calls
+/// that it denies to us otherwise. Without no_new_privs that takes a right that is gone by then; a listener is to be
+/// handed over while the container is created; and what may trace us must not find us without a filter.
+pub fn filters_last(payload: &Payload<'_>) -> bool {
+    let process = payload.process;
+    let may_trace = process.capabilities().as_ref().is_some_and(|sets| {
+        let sets = [sets.effective(), sets.permitted(), sets.bounding()];
+        sets.into_iter().flatten().any(|set| set.contains(&Capability::SysPtrace))
+    });
+    process.no_new_privileges() == Some(true) && payload.notify.is_none() && !may_trace
 }
 
 /// Becomes the process's user, with its capabilities.

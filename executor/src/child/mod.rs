@@ -193,7 +193,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
             await_order(orders, HOOKED)?;
         }
         let env = || payload.process.env().iter().flatten().map(OsString::from).collect();
-        container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env)
+        container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env, None)
     };
     let wants_null = payload.stdio.wants_null();
     let in_user_namespace = namespaces.in_user_namespace();
@@ -230,7 +230,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
             held()?;
         }
         let env = || program.envp().iter().map(|variable| OsString::from_vec(variable.to_bytes().to_vec())).collect();
-        container.run_inside(Point::StartContainer, payload.process.cwd(), env)
+        // Where the filter is not loaded yet, each hook loads it for itself.
+        let filter = payload.filter.filter(|_| confine::filters_last(payload));
+        container.run_inside(Point::StartContainer, payload.process.cwd(), env, filter)
     };
     let outcome = confine::execute(payload, labels.as_ref(), &program, last);
     // Not returned: the filter may deny what the destructors here call.

@@ -1,8 +1,6 @@
 //! A program that was started, until its end: whether it runs, what it writes, and how it ends, or
 //! that it is killed at the deadline.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -96,7 +94,9 @@ impl Started {
             let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN)];
             fds.extend(reader.map(|fd| PollFd::new(fd, PollFlags::IN)));
             match poll(&mut fds, Some(&left)) {
-                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::INTR) if !late => continue,
+                // A filter may answer so for ever.
+                Err(rustix::io::Errno::INTR) => 0,
                 ready => ready.doing(Kind::Internal, what)?,
             };
             let ended = !fds[0].revents().is_empty();
@@ -119,9 +119,7 @@ impl Started {
             Some(signal) => Ended::Signaled(signal),
             None => Ended::Exited(status.exit_status().unwrap_or(0)),
         });
-        let mut said = Vec::new();
-        File::from(self.report).read_to_end(&mut said).doing(Kind::Internal, || "cannot hear of a program")?;
-        understood(&self.path, &said)?;
+        understood(&self.path, &said_so_far(&self.report))?;
         Ok(outcome(ended, output))
     }
 
@@ -202,10 +200,25 @@ fn wait_for_killed(pidfd: &OwnedFd, until: Instant) {
     loop {
         let left = time_left(until);
         match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&left)) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::INTR) if Instant::now() < until => {}
             _ => return,
         }
     }
+}
+
+/// What is in a pipe that nobody writes to any more. Does not wait for its end, which never comes where a filter kept us
+/// from closing our own end for writing.
+fn said_so_far(pipe: &OwnedFd) -> Vec<u8> {
+    let mut said = Vec::new();
+    let now = Timespec::default();
+    while poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0) {
+        let mut chunk = [0u8; 4096];
+        match rustix::io::read(pipe, &mut chunk[..]) {
+            Ok(length @ 1..) => said.extend_from_slice(&chunk[..length]),
+            _ => break,
+        }
+    }
+    said
 }
 
 fn time_left(until: Instant) -> Timespec {

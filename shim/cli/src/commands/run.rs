@@ -37,7 +37,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     wanted.secrets = secrets;
     let mut up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let outputs = outputs(&task, json);
-    let wish = Wish { input: interactive, outputs, outlives: !task.terminal, raw, keys };
+    let wish = Wish { input: interactive, outputs, outlives: task.init() && !task.terminal, raw, keys };
     let mut session = match Session::begin(up.folder(), &wish) {
         Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),

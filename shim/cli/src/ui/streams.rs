@@ -5,6 +5,7 @@
 //! task if it is in our foreground. A copy ends in the same way if output cannot be written; the error is reported
 //! afterwards.
 
+use std::cell::LazyCell;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -68,8 +69,9 @@ impl Streams {
             }
             let text = path.to_string_lossy().into_owned();
             copies.push(std::thread::spawn(move || {
-                let counter = if counted { Counter::of(&path) } else { None };
-                let copied = copy(fifo, counter.as_ref(), &no_more, output);
+                // Mapped once there is something to count.
+                let counter = LazyCell::new(|| if counted { Counter::of(&path) } else { None });
+                let copied = copy(fifo, || counter.as_ref(), &no_more, output);
                 if let (false, Some(end)) = (matches!(copied, Ok(Reader::There)), end) {
                     let _ = end.send(());
                 }
@@ -206,7 +208,12 @@ fn fifo(path: &Path, access: OFlags) -> io::Result<File> {
 
 /// Copies until the FIFO ends or our own reader is gone. A terminal that has hung up does not end the copy: SIGHUP
 /// decides what to do, and until then output is read and dropped.
-fn copy(mut fifo: File, counter: Option<&Counter>, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result<Reader> {
+fn copy<'c>(
+    mut fifo: File,
+    counter: impl Fn() -> Option<&'c Counter>,
+    no_more: &OwnedFd,
+    output: BorrowedFd<'_>,
+) -> io::Result<Reader> {
     let mut buffer = vec![0u8; CHUNK];
     let mut hung_up = false;
     let mut due = None;
@@ -222,11 +229,11 @@ fn copy(mut fifo: File, counter: Option<&Counter>, no_more: &OwnedFd, output: Bo
         if poll(&mut watched[..count], None).is_err() {
             continue;
         }
-        let last = !watched[1].revents().is_empty();
+        let (comes, last) = (watched[0].revents().contains(PollFlags::IN), !watched[1].revents().is_empty());
         let mut reader = if hung_up { Reader::There } else { Reader::after(watched[2].revents()) };
         if reader == Reader::There {
             let mut read = || fifo.read(&mut buffer);
-            let length = match counter {
+            let length = match comes.then(&counter).flatten() {
                 Some(counter) => counter.count(read),
                 None => read(),
             };

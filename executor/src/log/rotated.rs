@@ -93,12 +93,14 @@ impl Rotated {
         let meta = file.metadata().ok()?;
         let mut first = 0;
         if meta.ino() != at.file {
-            // What had room is in the file before.
-            let is_before = |older: fs::Metadata| older.ino() == at.file;
-            if self.keep > 1 && !rotated_file(&self.path, 1).symlink_metadata().is_ok_and(is_before) {
-                return None;
-            }
-            first = batch.fitting(0, self.limit.saturating_sub(at.size));
+            // The rest of what is there is in the file before, which is gone where only one is kept.
+            let older = rotated_file(&self.path, 1).symlink_metadata().ok().filter(|older| older.ino() == at.file);
+            let room = match older {
+                Some(older) => older.len(),
+                None if self.keep == 1 => self.limit,
+                None => return None,
+            };
+            first = batch.fitting(0, room.saturating_sub(at.size));
             if first == batch.pieces() {
                 self.begun = Some(At { size: at.size.saturating_add(batch.len() as u64), ..at });
                 return Some(first);
@@ -362,6 +364,24 @@ mod tests {
                 assert_eq!(text.as_bytes(), expected.bytes(0, 6), "{limit}, {written}");
             }
         }
+    }
+
+    /// What is torn was set aside meanwhile: no line is lost.
+    #[test]
+    fn a_write_that_was_cut_off_in_a_file_that_was_set_aside_is_gone_on_with() {
+        let names = ["first", "second", "third"];
+        let all = batch(&names);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = Rotated::at(&path, 10_000, 3, Format::Json);
+        let at = log.end();
+        begin(&path).unwrap().write_all(&all.bytes(0, 3)[..all.bytes(0, 1).len() + 3]).unwrap();
+        log.rotate().unwrap();
+        log.begun = at;
+        log.append(&all);
+        let text = fs::read(&path).unwrap();
+        assert_eq!(text, all.bytes(1, 2));
+        assert!(fs::read(rotated_file(&path, 1)).unwrap().starts_with(all.bytes(0, 1)));
     }
 
     #[test]

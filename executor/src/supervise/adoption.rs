@@ -400,7 +400,8 @@ fn pumps(
     tail: &Tail,
 ) -> Result<Pumps> {
     let description = plan.record.description()?;
-    let logs = log::open(description, &LogFiles::of(description, id, plan.folder.path()))?;
+    // Opened by the next write: what is torn is gone on with first.
+    let logs = log::go_on(description, &LogFiles::of(description, id, plan.folder.path()), log::Handed::default());
     let said = [&description.output.stdout, &description.output.stderr];
     let targets: Vec<Target> = said.into_iter().zip(&plan.record.foreground).map(target).collect();
     let names = ["stdout", "stderr"];

@@ -6,7 +6,7 @@ use std::os::unix::fs::chown;
 use std::process::{Child, Command, Stdio};
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Bundle, Containerd, Stdio as Streams, is_reference};
+use bowline_tests::harness::containerd::{Bundle, Containerd, is_reference};
 use bowline_tests::harness::{namespace_of, only_v2};
 use serde_json::json;
 
@@ -213,11 +213,17 @@ fn options_of_a_cgroup_mount_are_for_a_new_mount_of_v2() {
         }
         return host.assert_nothing_left();
     }
-    let bundle = with_cgroups(&containerd, &["nsdelegate", "memory_recursiveprot"]);
-    let running = containerd.run_with(bundle, &Streams::null());
+    let in_namespace = |options: &[&str]| {
+        with_cgroups(&containerd, options).without_namespace("cgroup").edit(|config| {
+            config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "cgroup" }));
+        })
+    };
+    let bundle = in_namespace(&["nsdelegate", "memory_recursiveprot"]);
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
     assert_eq!(running.exec("e", "ls /sys/fs/cgroup > /dev/null && echo there"), (0, "there\n".to_owned()));
     running.end();
-    let message = refusal(&containerd, &with_cgroups(&containerd, &["nosuch"]));
+    let message = refusal(&containerd, &in_namespace(&["nosuch"]));
     assert!(message.contains("mount /sys/fs/cgroup") && message.contains("nosuch"), "{message}");
     if !is_reference() {
         let bundle = with_cgroups(&containerd, &["memory_localevents"]).without_namespace("cgroup");

@@ -5,9 +5,9 @@
 //!   start:  confined ─► startContainer ─► execve ─► poststart        delete: poststop
 //! ```
 //!
-//! Workers of the shim run the hooks of the runtime's namespaces, poststop alone those of whoever removes the task; the container's init runs
-//! those of the container, the last of them confined as the program will be, because they are the
-//! image's. A hook that fails ends the list. At its timeout a hook is killed with all that descends
+//! Workers run the hooks of the runtime's namespaces: the shim's, or for poststop those of whoever removes a task of the
+//! command line. The container's init runs those of the container, the last of them confined as the program will be,
+//! because they are the image's. A hook that fails ends the list. At its timeout a hook is killed with all that descends
 //! from it: by its worker, or by the end of the container, whose cgroup init's hooks are in. Must
 //! not: decide what a failure means.
 

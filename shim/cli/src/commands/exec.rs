@@ -22,7 +22,7 @@ use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 /// How a command ended, and its captured output, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// Null after a timeout.
+    /// The command's exit code; null if it did not end in time.
     exit_code: Option<i32>,
     timed_out: bool,
     /// What was killed at the timeout: `cgroup`, everything that the command had started, or `session`, everything in

@@ -56,7 +56,7 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
     Ok(sampling.code(0))
 }
 
-/// Runs `bowline sandbox stats`.
+/// Runs `bowline sandbox stats`: prints one reading of the sandbox.
 pub async fn of_sandbox(id: &TaskId, shim: &Shim, json: bool) -> Result<u8> {
     let reading = readings::of_sandbox(id, shim).await?;
     if json { json::print(&reading) } else { print(&reading) }?;

@@ -24,9 +24,9 @@ pub struct Setting {
 /// One step of a path into a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    /// Into a table.
+    /// Selects the field of a table by its name.
     Key(String),
-    /// Into a list; the number after the last one appends.
+    /// Selects an element of a list; the number after the last one appends.
     Index(usize),
 }
 

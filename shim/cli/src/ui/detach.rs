@@ -58,7 +58,6 @@ pub struct Typing {
 }
 
 impl Typing {
-    /// Starts with nothing typed.
     pub fn new(keys: &DetachKeys) -> Typing {
         Typing { keys: keys.0.clone(), held: 0 }
     }

@@ -9,12 +9,10 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 /// The number of spaces between two columns.
 const GAP: usize = 2;
 
-/// A column's head, and how its cells are aligned.
+/// A column's head, and how its cells are aligned: words left, figures right.
 #[derive(Debug, Clone, Copy)]
 pub enum Column {
-    /// Aligned left, for words.
     Left(&'static str),
-    /// Aligned right, for figures.
     Right(&'static str),
 }
 

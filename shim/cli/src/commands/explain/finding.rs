@@ -42,9 +42,9 @@ pub struct Facts {
 pub enum Severity {
     /// It explains why the task ended or is slow.
     Cause,
-    /// It may have contributed.
+    /// It may have contributed to the task's end or slowness.
     Warning,
-    /// It is worth knowing.
+    /// It explains neither, but is worth knowing, such as the task's last output.
     Note,
 }
 

@@ -21,7 +21,7 @@ const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub enum Shim {
     /// The shim lives, or did when it was looked for; `None` if no record names its pid.
     There(Option<OwnedFd>),
-    /// No shim is left.
+    /// Nobody holds the folder's lock, so no shim writes the log any more.
     Gone,
 }
 

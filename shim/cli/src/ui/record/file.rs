@@ -82,7 +82,7 @@ impl Header {
 #[serde(rename_all = "snake_case")]
 pub enum Because {
     Exited,
-    /// Somebody stopped the recording.
+    /// A signal, such as SIGINT at Ctrl-C, stopped the recording.
     Asked,
     /// The requested length was reached.
     TimeOver,

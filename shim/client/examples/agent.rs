@@ -20,7 +20,7 @@ fn service(number: u32) -> Result<Start> {
     Start::from_toml(&format!("name = '{name}'\ncommand = 'sleep'\nargs = ['1000']\n{limits}"))
 }
 
-/// Without an event loop.
+/// Takes one task through its life by blocking calls, without an event loop.
 fn run(client: &blocking::Client, number: u32) -> Result<()> {
     let task = client.start(service(number)?)?;
     let mut events = task.events()?;

@@ -78,7 +78,7 @@ impl Client {
 pub struct Task(task::Task);
 
 impl Task {
-    /// The task's id.
+    /// Like [`crate::Task::id`].
     pub fn id(&self) -> &TaskId {
         self.0.id()
     }

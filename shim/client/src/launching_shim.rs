@@ -33,7 +33,7 @@ pub struct Up {
     programs: Programs,
     /// The copy of the binary that it was started from, if that is kept for others.
     pub binary: Option<Arc<Sealed>>,
-    /// How to ask it.
+    /// The connection to the shim.
     pub shim: Shim,
 }
 

@@ -28,7 +28,7 @@ const HANDED_DOWN: &[&str] = &[
     "BOWLINE_REMADE",
 ];
 
-/// Where bowline's programs are.
+/// The paths of bowline's programs, and what is known of the shim's binary.
 #[derive(Debug, Clone, Default)]
 pub struct Programs {
     shim: Option<PathBuf>,
@@ -84,7 +84,7 @@ impl Programs {
         self.known().is_some_and(|known| known.as_ref().is_some_and(|known| known.serves && known.is(sealed)))
     }
 
-    /// Remembers that.
+    /// Records that a shim from the copy `sealed` has said that it serves what this library needs.
     pub(crate) fn serves(&self, sealed: &Arc<Sealed>) {
         let mut known = self.known();
         if let Some(known) = known.as_mut().and_then(|known| known.as_mut()).filter(|known| known.is(sealed)) {

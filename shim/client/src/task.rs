@@ -63,7 +63,8 @@ impl Task {
         Task { kept: Some(kept.clone()), ..self }
     }
 
-    /// The task's id.
+    /// The task's id, unique in the state folder: the `name` in its description, or a generated one, such as
+    /// `task-0123456789ab`.
     pub fn id(&self) -> &TaskId {
         &self.id
     }

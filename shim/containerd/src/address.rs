@@ -74,12 +74,12 @@ pub fn path_of(address: &str) -> Result<&Path> {
     path.ok_or_else(|| Error::new(Kind::Usage, format!("{address:?} is no address: {SCHEME} and an absolute path")))
 }
 
-/// Who serves an address.
+/// The result of [`bind`]: who serves the address.
 #[derive(Debug)]
 pub enum Bound {
     /// Nobody did; this listener accepts connections from now on.
     Ours(UnixListener),
-    /// Another process does.
+    /// Another process served the address already.
     Served,
 }
 

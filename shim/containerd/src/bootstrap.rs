@@ -27,7 +27,7 @@ const VERSION: i32 = 3;
 /// The form of the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Only the address.
+    /// The address as plain text, as containerd up to 2.2 expects it.
     Plain,
     Bootstrap,
 }

@@ -84,7 +84,7 @@ pub type Handed = BTreeMap<String, HandedContainer>;
 #[derive(Serialize, Deserialize)]
 pub struct HandedContainer {
     bundle: PathBuf,
-    /// As protobuf encodes them.
+    /// The mounts of the root filesystem, each encoded as protobuf.
     rootfs: Vec<HandedMount>,
     init: HandedProcess,
     execs: BTreeMap<String, HandedProcess>,

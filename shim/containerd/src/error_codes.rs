@@ -11,11 +11,8 @@ pub use bowline_protocol::calls::Answer;
 /// What a call was doing when the runtime refused it.
 #[derive(Debug, Clone, Copy)]
 pub enum During {
-    /// Setting a container up.
     Create,
-    /// Executing its program.
     Start,
-    /// Running an additional process.
     Exec,
 }
 

@@ -63,7 +63,7 @@ pub struct Handover {
     pub refused: Option<String>,
 }
 
-/// Flags with a value.
+/// Flags that need a value: `-id x`, `-id=x`.
 const VALUED: [&str; 11] = [
     "namespace",
     "id",

@@ -73,7 +73,7 @@ pub struct Options {
 /// How to make a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckpointOptions {
-    /// End the container afterwards.
+    /// End the container once the checkpoint is made.
     pub exit: bool,
     /// Include open TCP connections.
     pub open_tcp: bool,
@@ -87,7 +87,7 @@ pub struct CheckpointOptions {
     pub cgroups_mode: Option<String>,
     /// The folder of the images.
     pub image_path: Option<String>,
-    /// CRIU's working folder.
+    /// The folder for CRIU's log; by default that of the container's options, else that of the images.
     pub work_path: Option<String>,
 }
 

@@ -39,7 +39,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// A process's streams, as containerd names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
-    /// A FIFO, or empty.
+    /// The path of a FIFO; empty if the process has no stdin.
     pub stdin: String,
     /// A FIFO, a URI, or empty.
     pub stdout: String,

@@ -29,7 +29,7 @@ pub enum Phase {
     Answering,
     /// The answer is being prepared. The client is not shown out: this phase ends by itself.
     Gathering,
-    /// The client must leave.
+    /// The client has lost its place, and must leave.
     Out,
 }
 

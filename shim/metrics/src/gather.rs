@@ -77,7 +77,7 @@ pub struct Sandbox {
     pub namespace: String,
     /// The id, unique in the namespace.
     pub id: String,
-    /// Whether its shim answers.
+    /// Whether its shim answered this scrape.
     pub up: bool,
     /// What the shim reports about the sandbox.
     pub figures: Option<SandboxFigures>,

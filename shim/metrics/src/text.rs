@@ -39,7 +39,7 @@ pub enum Type {
     Gauge,
     /// Counts of durations, in seconds.
     Histogram,
-    /// Only labels.
+    /// Labels without a figure: the value is always 1.
     Info,
 }
 

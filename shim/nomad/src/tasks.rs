@@ -23,7 +23,7 @@ pub struct Known {
     pub nomads: String,
     pub allocation: String,
     pub name: String,
-    /// As bowline calls it.
+    /// The id in bowline, which is derived from Nomad's.
     pub id: TaskId,
     /// When its command was executed.
     pub started_at: Option<Timestamp>,

@@ -461,7 +461,7 @@ impl Host {
     /// An empty folder on a disk, which `/tmp` need not be on, until the end; none where `/var/tmp` is in memory too: the
     /// test says so and is over.
     pub fn on_disk(&self) -> Option<PathBuf> {
-        /// Of a tmpfs: include/uapi/linux/magic.h.
+        /// The type of a tmpfs in statfs(2), from include/uapi/linux/magic.h.
         const IN_MEMORY: u32 = 0x0102_1994;
         let folder =
             tempfile::Builder::new().prefix(&self.prefix).tempdir_in("/var/tmp").expect("a folder in /var/tmp");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const SHIM: &str = "containerd-shim-bowline-v1";
 
-/// Waits for [`go`].
+/// Shell commands that wait until [`go`] is called.
 const UNTIL_GO: &str = "until [ -e /go ]; do sleep 0.02; done; rm /go; ";
 
 /// Has a container go on that waits for it.
@@ -26,7 +26,7 @@ fn has_taken_over(shim: i32) -> bool {
     command.contains("take-over")
 }
 
-/// What a shim knows.
+/// Everything that a shim knows, as `bowline inspect --facts` prints it.
 fn facts(host: &Host, bundle: &Bundle) -> Value {
     host.bowline(["inspect", "--facts", "--address", bundle.read("address").trim()]).assert_code(0).json()
 }

@@ -31,7 +31,7 @@ fn changes_to_a_root_folder_vanish_with_the_task() {
     host.assert_nothing_left();
 }
 
-/// All paths below `folder`.
+/// All paths below `folder`, sorted.
 fn listing(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     let mut ahead = vec![folder.to_owned()];

@@ -14,7 +14,7 @@ enum Verdict {
     Effect { what: &'static str, tests: &'static [&'static str] },
     /// This value of it, or of the field that it is in, is refused by name.
     Refused { at: &'static str, value: &'static str, why: &'static str },
-    /// It changes nothing.
+    /// It has no effect, for this reason.
     Nothing { why: &'static str, tests: &'static [&'static str] },
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// A shell that ends with 7 when it is asked to.
 const OBEDIENT: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done";
 
-/// Counts itself in `/tmp/checks`.
+/// A command that adds a line to `/tmp/checks` each time it runs.
 const COUNTED: &str = "echo >>/tmp/checks;";
 
 /// Checks follow one another until one has succeeded, and then there are no

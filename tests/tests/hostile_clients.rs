@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const NOBODY: u32 = 65534;
 
-/// In kB.
+/// The resident memory of a process, in kB.
 fn memory(pid: i32) -> u64 {
     let line = status_lines(pid, &["VmRSS"]);
     line.split_whitespace().nth(1).expect("a number").parse().expect("a number")

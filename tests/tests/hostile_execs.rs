@@ -20,7 +20,7 @@ const FLEES: &str = r#"
     }
 "#;
 
-/// setsid(2).
+/// The number of the system call setsid(2), for perl's `syscall`.
 const SETSID: &str = if cfg!(target_arch = "x86_64") { "112" } else { "157" };
 
 #[test]

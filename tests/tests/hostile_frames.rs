@@ -138,7 +138,7 @@ fn request(stream: u32, content: &[u8]) -> Vec<u8> {
     frame(stream, REQUEST, 0, content)
 }
 
-/// A connection without manners.
+/// A raw connection to a shim, which can send invalid frames.
 struct Peer {
     stream: UnixStream,
 }

@@ -29,7 +29,7 @@ fn assert_as_its_file_says(unit: &str) {
     assert_eq!((cpu_in_kernel(unit), memory_in_kernel(unit)), (Some(30_000), Some(300 << 20)), "{unit}");
 }
 
-/// The task's `enforcement`, running.
+/// The `enforcement` that `inspect` prints for a running task.
 fn enforcement(host: &Host, id: &str) -> Value {
     host.bowline(["inspect", id]).json()["enforcement"].clone()
 }

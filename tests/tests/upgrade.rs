@@ -220,7 +220,7 @@ fn program(host: &Host, name: &str, stream: u8, text: &str, then: &[u8]) -> Path
     path
 }
 
-/// exit(code)
+/// The machine code of `exit(code)` on x86-64.
 fn exit(code: u8) -> [u8; 12] {
     [0xb8, 60, 0, 0, 0, 0xbf, code, 0, 0, 0, 0x0f, 0x05]
 }
@@ -266,7 +266,7 @@ fn what_cannot_take_over_changes_nothing() {
     host.assert_nothing_left();
 }
 
-/// `pause`, again and again.
+/// The machine code of a loop that calls pause(2), on x86-64.
 const HANG: [u8; 9] = [0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
 
 #[test]

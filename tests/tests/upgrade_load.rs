@@ -214,11 +214,11 @@ fn random(state: &mut u64, most: u64) -> u64 {
 /// What became of the tasks whose shims were killed.
 #[derive(Default)]
 struct Killed {
-    /// Went on under a new shim.
+    /// How many went on under a new shim.
     adopted: usize,
-    /// Its command was never started, and `run` said so.
+    /// How many had not started their command, which `run` said.
     in_launch: usize,
-    /// Had ended.
+    /// How many had ended before the kill.
     late: usize,
     bytes: usize,
 }

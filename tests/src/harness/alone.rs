@@ -11,7 +11,7 @@ const GATHERED: usize = 3;
 struct Machine {
     /// How many run side by side.
     beside: usize,
-    /// Whether one runs alone.
+    /// Whether a case runs now that must be alone.
     alone: bool,
     /// How many wait to run alone.
     waiting: usize,
@@ -42,7 +42,7 @@ enum Held {
 }
 
 impl Turn {
-    /// Runs beside other cases.
+    /// Waits while a case runs alone, or enough cases have gathered to run alone.
     pub(super) fn beside_others() -> Turn {
         Turn::take(Held::Beside, |machine| {
             let mut machine = wait_while(machine, |machine| machine.alone || machine.gathered);

@@ -22,13 +22,13 @@ pub enum Reply {
     Never,
     /// It refuses, by this name.
     Refused(&'static str),
-    /// It answers with nothing.
+    /// It answers without a value.
     Nothing,
-    /// With an object's path.
+    /// It answers with an object's path.
     Path(String),
-    /// With a job, which is done by then.
+    /// It answers with a job, and says at once that the job is done.
     Job,
-    /// With properties, which are all text.
+    /// It answers with properties, which are all text.
     Properties(Vec<(&'static str, String)>),
 }
 
@@ -63,7 +63,7 @@ impl Bus {
         Bus { address: format!("unix:path={}", socket.display()), over, serving: Some(serving), calls }
     }
 
-    /// Its address, for `DBUS_SYSTEM_BUS_ADDRESS`.
+    /// The bus's address, as `DBUS_SYSTEM_BUS_ADDRESS` takes it.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -206,7 +206,7 @@ impl Call {
     }
 }
 
-/// Values, and their types.
+/// A message's body: encoded values, and the signature that names their types.
 #[derive(Default)]
 struct Body {
     signature: &'static str,

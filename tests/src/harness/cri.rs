@@ -20,7 +20,7 @@ mod pod;
 pub use container::{Answer, Build, Container};
 pub use pod::{Pod, PodBuild};
 
-/// See `proto/cri.proto`.
+/// The messages of CRI, generated from `proto/cri.proto`.
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/cri.rs"));

@@ -102,7 +102,7 @@ fn describe(pid: i32, names: &[String]) -> Option<String> {
     (ours && pid.unsigned_abs() != std::process::id()).then(|| read("cmdline"))
 }
 
-/// Parents before children.
+/// All cgroups with one of `names` in their path, parents before children.
 fn cgroups(names: &[String]) -> Vec<PathBuf> {
     fn walk(dir: &Path, names: &[String], found: &mut Vec<PathBuf>) {
         for path in entries(dir).into_iter().filter(|path| path.is_dir()) {

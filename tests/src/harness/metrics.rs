@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Host, Process, Ran, binary, eventually, patience};
 
-/// `bowline metrics`, listening.
+/// A running `bowline metrics`, which listens for scrapes.
 pub struct Exporter {
     process: Process,
     place: String,

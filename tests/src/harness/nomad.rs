@@ -38,12 +38,10 @@ use link::Link;
 /// The file name of the plugin under test.
 pub const DRIVER: &str = "nomad-driver-bowline";
 
-/// The plugin under test.
 pub fn driver() -> PathBuf {
     binary(DRIVER)
 }
 
-/// See the module.
 pub struct Agent<'h> {
     host: &'h Host,
     link: Rc<Link>,
@@ -126,7 +124,6 @@ fn folder(host: &Host, name: &str) -> PathBuf {
     path
 }
 
-/// A path as text.
 fn text(path: &Path) -> &str {
     path.to_str().expect("ASCII")
 }

@@ -18,11 +18,11 @@ type OnEnd = Box<dyn FnOnce(&Ran)>;
 
 /// One stream of a process.
 enum Stream {
-    /// Nobody reads it.
+    /// Nobody reads the pipe, so the process blocks once it is full.
     Unread(Pipe),
     /// It is read as it comes, to its end.
     Read { text: Arc<Mutex<Vec<u8>>>, reader: JoinHandle<()> },
-    /// Its reader has gone.
+    /// There is no pipe, or the test has closed its end.
     Closed,
 }
 

@@ -47,7 +47,7 @@ impl<'h> SandboxBuild<'h> {
         &self.id
     }
 
-    /// Begins `bowline sandbox create`.
+    /// Starts `bowline sandbox create`, without waiting for its end.
     pub fn spawn(&self) -> Process {
         let mut args = vec!["sandbox".to_owned(), "create".to_owned(), format!("--name={}", self.id)];
         if let Some(toml) = &self.toml {
@@ -127,7 +127,7 @@ impl<'h> Sandbox<'h> {
         });
     }
 
-    /// What `sandbox inspect` says.
+    /// The JSON that `bowline sandbox inspect` prints.
     #[track_caller]
     pub fn inspect(&self) -> Value {
         self.bowline("inspect", []).assert_code(0).json()
@@ -157,7 +157,7 @@ impl<'h> Sandbox<'h> {
         self.inspected_pid("pause_pid")
     }
 
-    /// What `sandbox stats` says.
+    /// The JSON that `bowline sandbox stats --json` prints.
     #[track_caller]
     pub fn stats(&self) -> Value {
         self.bowline("stats", ["--json"]).assert_code(0).json()

@@ -77,7 +77,7 @@ impl Installed {
         Installed { name, file, beside: Vec::new() }
     }
 
-    /// Another name of it.
+    /// Installs another name of the unit, which systemd has read.
     pub fn also(&mut self, name: &str) {
         let link = Path::new(UNITS).join(name);
         std::os::unix::fs::symlink(&self.file, &link).expect("root may");

@@ -103,7 +103,7 @@ impl<'h> Build<'h> {
         (Task::new(self.host, self.id), process)
     }
 
-    /// Begins `bowline start`.
+    /// Starts `bowline start`, without waiting for its end.
     pub fn spawn_start(self) -> (Task<'h>, Process) {
         let process = self.spawn_verb("start");
         (Task::new(self.host, self.id), process)
@@ -115,7 +115,7 @@ impl<'h> Build<'h> {
         self.spawn_verb("start").finish()
     }
 
-    /// `bowline start`, which works.
+    /// Runs `bowline start`, and asserts that it works.
     #[track_caller]
     pub fn start(self) -> Task<'h> {
         self.spawn_verb("start").finish().assert_says(&self.id);
@@ -191,13 +191,13 @@ impl<'h> Task<'h> {
         });
     }
 
-    /// `bowline VERB ID ARGS`.
+    /// Runs `bowline VERB ID ARGS` to its end.
     #[track_caller]
     pub fn bowline<const N: usize>(&self, verb: &str, args: [&str; N]) -> Ran {
         self.host.bowline([verb, &self.id].into_iter().chain(args))
     }
 
-    /// What `inspect` says.
+    /// The JSON that `bowline inspect` prints.
     #[track_caller]
     pub fn inspect(&self) -> Value {
         self.bowline("inspect", []).assert_code(0).json()
@@ -234,7 +234,7 @@ impl<'h> Task<'h> {
         number(&serde_json::from_str(&self.log("task.json")).expect("task.json is JSON"), "shim_pid")
     }
 
-    /// What `stats` says.
+    /// The JSON that `bowline stats --json` prints.
     #[track_caller]
     pub fn stats(&self) -> Value {
         self.bowline("stats", ["--json"]).assert_code(0).json()

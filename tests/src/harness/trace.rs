@@ -52,7 +52,7 @@ impl Trace {
         self.so_far()
     }
 
-    /// Detaches.
+    /// Detaches strace, and waits until its log is whole.
     pub fn stop(&mut self) {
         for signal in [Signal::INT, Signal::CONT] {
             kill_process(Pid::from_child(&self.strace), signal).expect("strace is not reaped");

@@ -35,7 +35,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Reads from now on.
+    /// Opens the FIFO's reading end, and reads from now on.
     pub fn open(path: &Path) -> Output {
         Output::start(path, false)
     }
@@ -101,7 +101,7 @@ impl Output {
         self.text()
     }
 
-    /// Leaves; what was read.
+    /// Closes the reading end, and returns all that was read.
     pub fn leave(mut self) -> Vec<u8> {
         self.stop();
         self.bytes()

@@ -11,7 +11,7 @@ pub struct Running<'h> {
     pub shim: Shim,
     pub bundle: Bundle,
     pub id: String,
-    /// Init.
+    /// The pid of the container's init.
     pub pid: i32,
     pub stdout: Output,
     /// Init's stderr, if it has no terminal.

@@ -37,7 +37,7 @@ pub struct Pod<'a> {
 }
 
 impl Pod<'_> {
-    /// As CRI sends it.
+    /// The pod's configuration, encoded as CRI sends it.
     pub fn options(&self) -> Any {
         let modes = [(1, self.network), (2, self.pid), (3, self.ipc)];
         let mut namespaces: Vec<u8> = modes.iter().flat_map(|(kind, mode)| number(*kind, u32::from(*mode))).collect();
@@ -132,7 +132,6 @@ impl Sandbox {
         self.send("WaitSandbox", &WaitSandboxRequest { sandbox_id: self.id.clone(), ..Default::default() })
     }
 
-    /// Whether it is alive.
     pub fn ping(&self) -> Answer<PingResponse> {
         self.send("PingSandbox", &PingRequest { sandbox_id: self.id.clone(), ..Default::default() }).wait()
     }

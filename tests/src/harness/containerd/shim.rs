@@ -29,7 +29,7 @@ pub struct Shim {
     pub service: &'static str,
 }
 
-/// `Any` around `value`.
+/// Wraps `value` in an `Any` whose type is `kind`.
 pub fn any(kind: &str, value: impl Into<Vec<u8>>) -> Any {
     Any { type_url: kind.to_owned(), value: value.into(), ..Any::default() }
 }
@@ -228,7 +228,6 @@ impl Shim {
         answer.shim_pid.try_into().expect("a pid")
     }
 
-    /// Asks it to go.
     #[track_caller]
     pub fn shutdown(&self, id: &str) -> Answer<Empty> {
         self.call("Shutdown", &api::ShutdownRequest { id: id.into(), ..Default::default() })
@@ -287,7 +286,7 @@ impl Shim {
         eventually("the socket goes", || (!self.socket.exists()).then_some(()));
     }
 
-    /// [`Shim::remove`] and [`Shim::over`].
+    /// Removes the container, then ends the shim.
     #[track_caller]
     pub fn end(self, id: &str) {
         self.remove(id);

@@ -51,7 +51,7 @@ pub struct Container<'h> {
     host: &'h Host,
     pub id: String,
     pub bundle: PathBuf,
-    /// Its namespace of containerd's.
+    /// The namespace that the container has in containerd.
     pub namespace: String,
     /// The folder for its socket; by default containerd's own.
     pub sockets: Option<PathBuf>,
@@ -61,14 +61,13 @@ pub struct Container<'h> {
 #[derive(Default)]
 pub struct Said<'a> {
     pub stdin: Vec<u8>,
-    /// In the environment.
     pub env: Vec<(&'a str, &'a str)>,
-    /// Before the action.
+    /// Flags that come before the word `start`.
     pub flags: Vec<&'a str>,
 }
 
 impl<'h> Container<'h> {
-    /// Without a configuration.
+    /// Makes a bundle's folder without a `config.json`.
     pub fn new(host: &'h Host) -> Container<'h> {
         let id = host.new_id();
         let bundle = host.work().join(&id);

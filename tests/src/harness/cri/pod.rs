@@ -189,7 +189,7 @@ pub(super) fn pid_of(info: &str) -> i32 {
 
 /// The cgroup of a pod.
 struct Cgroup {
-    /// Below each hierarchy.
+    /// Its path below the mount of each hierarchy.
     path: String,
     /// The unit that it is, if systemd has made it.
     slice: Option<String>,

@@ -99,7 +99,7 @@ impl Cgroups {
         Cgroups { folders: vec![scope] }
     }
 
-    /// What `cpuset_cgroup` says.
+    /// The value of the request's `cpuset_cgroup`: the task's cgroup, on v1 that of cpuset.
     pub(super) fn path(&self) -> &str {
         text(self.folders.last().expect("one at least"))
     }

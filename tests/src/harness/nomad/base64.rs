@@ -2,7 +2,7 @@
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Bytes as base64, padded.
+/// Encodes bytes as base64, with padding.
 pub fn encoded(bytes: &[u8]) -> String {
     let group = |chunk: &[u8]| {
         let bits = (0..3).fold(0_u32, |bits, at| bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
@@ -12,7 +12,7 @@ pub fn encoded(bytes: &[u8]) -> String {
     bytes.chunks(3).flat_map(group).collect()
 }
 
-/// What base64 stands for.
+/// Decodes base64, with or without padding.
 #[track_caller]
 pub fn decoded(text: &str) -> Vec<u8> {
     let value = |digit: &u8| DIGITS.iter().position(|known| known == digit).expect("base64") as u32;

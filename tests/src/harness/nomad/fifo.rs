@@ -13,7 +13,6 @@ use rustix::fs::{FileType, Mode, OFlags, mknodat, open};
 
 use crate::harness::eventually;
 
-/// See the module.
 pub struct Fifo {
     path: PathBuf,
     reader: Option<Reader>,

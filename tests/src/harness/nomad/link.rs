@@ -61,7 +61,6 @@ struct Inbox {
     changed: Condvar,
 }
 
-/// See the module.
 pub(super) struct Link {
     process: RefCell<Option<Process>>,
     stdin: RefCell<Option<File>>,
@@ -225,17 +224,15 @@ impl Stream {
         self.link.answer(self.id).map(|_| ())
     }
 
-    /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.link.is_answered(self.id)
     }
 
-    /// Sends a message.
     pub fn send(&self, message: Value) {
         self.link.send(&json!({"id": self.id, "do": "send", "message": message}));
     }
 
-    /// Sends no more.
+    /// Ends our side of the stream; answers may still come.
     pub fn close(&self) {
         self.link.send(&json!({"id": self.id, "do": "close"}));
     }

@@ -40,7 +40,6 @@ impl Launch {
     }
 }
 
-/// See the module.
 pub struct Plugin<'h> {
     host: &'h Host,
     link: Rc<Link>,
@@ -65,7 +64,7 @@ impl<'h> Plugin<'h> {
         self.pid
     }
 
-    /// Where it listens.
+    /// The path of the socket that the plugin listens on.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -274,21 +273,21 @@ pub(super) fn node() -> Value {
 pub struct Exit(pub Value);
 
 impl Exit {
-    /// By itself, with this code.
+    /// Asserts that it ended by itself, with this code.
     #[track_caller]
     pub fn assert_code(&self, code: i32) -> &Exit {
         assert_eq!(self.0, json!({"exit_code": code, "signal": 0, "oom_killed": false}));
         self
     }
 
-    /// By this signal.
+    /// Asserts that this signal killed it.
     #[track_caller]
     pub fn assert_killed_by(&self, signal: i32) -> &Exit {
         assert_eq!(self.0, json!({"exit_code": 128 + signal, "signal": signal, "oom_killed": false}));
         self
     }
 
-    /// As its memory was used up.
+    /// Asserts that it was killed as its memory was used up.
     #[track_caller]
     pub fn assert_out_of_memory(&self) -> &Exit {
         assert_eq!(self.0["oom_killed"], true, "{}", self.0);

@@ -64,7 +64,6 @@ impl<'p> Build<'p> {
         self
     }
 
-    /// With this variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.message["env"][name] = json!(value);
         self
@@ -113,7 +112,7 @@ impl<'p> Build<'p> {
         self
     }
 
-    /// Starts it, which works.
+    /// Starts the task; panics if the driver refuses.
     #[track_caller]
     pub fn start(self) -> Task {
         self.try_start().unwrap_or_else(|refusal| panic!("StartTask: {refusal}"))
@@ -242,12 +241,12 @@ impl Task {
         self.allocation.dir().join(task).join("local").join(name)
     }
 
-    /// Where its stdout goes.
+    /// The FIFO that the task's stdout goes to.
     pub fn out(&self) -> RefMut<'_, Fifo> {
         self.out.borrow_mut()
     }
 
-    /// Where its stderr goes.
+    /// The FIFO that the task's stderr goes to.
     pub fn err(&self) -> RefMut<'_, Fifo> {
         self.err.borrow_mut()
     }

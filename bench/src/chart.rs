@@ -18,7 +18,7 @@ const ROWS: [(&str, &str); 4] = [
 /// What they are called in the chart, by column.
 const NAMES: [&str; COLUMNS.len()] = ["the kernel alone", "with every runtime's duties", "bowline", "crun", "runc"];
 
-/// All in pixels.
+/// The chart's width; this and all lengths below are in pixels.
 const WIDTH: usize = 760;
 /// Where bars begin, and how long the longest is.
 const LEFT: usize = 200;

@@ -20,7 +20,7 @@ pub struct CommandLine {
     runner: Runner,
 }
 
-/// The task that sleeps.
+/// The name of the task that sleeps.
 const SLEEPER: &str = "command-line";
 
 impl CommandLine {

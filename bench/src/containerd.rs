@@ -28,7 +28,7 @@ use crate::contenders::in_memory;
 use crate::grpc::{Answers, Grpc};
 use crate::runner;
 
-/// See `proto/containerd.proto`.
+/// The messages of containerd's services, generated from `proto/containerd.proto`.
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/containerd.rs"));

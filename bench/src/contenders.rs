@@ -27,7 +27,7 @@ pub struct Job {
 /// See the module. Fields are dropped in their order: who made something
 /// before what it was made in.
 pub struct Contenders {
-    /// The kernel alone.
+    /// The bare floor: the kernel alone, without the duties of a runtime.
     pub floor: Floor,
     /// The kernel alone, with the work that no runtime can leave out.
     pub duty: Floor,
@@ -168,7 +168,7 @@ fn described(task: &Task) -> Result<String> {
 pub struct Bundles([Option<Bundle>; 2]);
 
 impl Bundles {
-    /// That of a column.
+    /// The bundle of the peer in this column, if it is measured.
     pub fn of(&self, column: usize) -> Option<&Bundle> {
         match column {
             CRUN => self.0[0].as_ref(),
@@ -177,7 +177,7 @@ impl Bundles {
         }
     }
 
-    /// That of a column, to keep.
+    /// Like [`Bundles::of`], but gives the bundle away.
     pub fn into_column(self, column: usize) -> Option<Bundle> {
         let [crun, runc] = self.0;
         match column {

@@ -39,7 +39,7 @@ struct Step {
     values: [f64; MEASURES.len()],
 }
 
-/// See the module.
+/// The measured steps: one for each number of tasks, and one for the sandboxes.
 pub struct Density(Vec<Step>);
 
 /// Measures as many tasks as each of `sizes` says, one after the other, then `sandboxes` of two.
@@ -106,7 +106,7 @@ impl Step {
 }
 
 impl Density {
-    /// As a table.
+    /// Formats the steps as a Markdown table.
     pub fn text(&self) -> String {
         let heading = MEASURES.iter().enumerate().map(|(number, (name, unit))| {
             if number < PER_TASK { format!("{name}, {unit} each") } else { format!("{name}, {unit}") }

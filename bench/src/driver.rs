@@ -21,7 +21,7 @@ use crate::contenders::in_memory;
 use crate::grpc::Grpc;
 use crate::memory::Sleepers;
 
-/// See `shim/nomad/proto`.
+/// The messages of Nomad's plugins, generated from `shim/nomad/proto`.
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
 mod proto {
     pub mod base {
@@ -106,7 +106,7 @@ impl Drop for Process {
 }
 
 impl Plugin {
-    /// Launches and configures one.
+    /// Launches the plugin in `bin`, configures it and calls `Init`.
     pub fn start(bin: &Path, name: &str) -> Result<Plugin> {
         let what = || "cannot configure Nomad's driver";
         let (process, _) = Process::launch(bin, name)?;

@@ -19,9 +19,7 @@ const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/floor"));
 /// Whether a process of the duty floor gets the filter; the bare one has none.
 #[derive(Debug, Clone, Copy)]
 pub enum Filter {
-    /// It does.
     Loaded,
-    /// It does not.
     Absent,
 }
 

@@ -171,7 +171,7 @@ impl Held {
         Ok(Held { up, ids })
     }
 
-    /// bowline's shim.
+    /// The shim of bowline's task.
     pub fn up(&self) -> &Up {
         &self.up
     }

@@ -58,7 +58,7 @@ impl Grpc {
         Ok(Answers { response: Some(response), body: None, buffer: BytesMut::new() })
     }
 
-    /// Asks, for one answer.
+    /// Sends one request, and returns its only answer.
     pub async fn call<A: Message>(&self, method: &str, request: &impl Message) -> Result<A> {
         let what = || format!("{method} failed");
         let mut answers = self.stream(method, request).await?;

@@ -234,7 +234,7 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &P
     Ok(rows)
 }
 
-/// What many tasks take.
+/// Measures many tasks at once; `None` where `--only` leaves that out.
 fn density(rounds: &Rounds, on: &mut Contenders, arguments: &Arguments, bin: &Path) -> Result<Option<Density>> {
     if !arguments.wants(What::Density) {
         return Ok(None);

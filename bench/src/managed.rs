@@ -35,7 +35,7 @@ pub struct Managers {
 }
 
 impl Managers {
-    /// That of a column.
+    /// The containerd of this column, if it is measured.
     pub fn at(&mut self, column: usize) -> Option<&mut Daemon> {
         self.daemons[column].as_mut()
     }

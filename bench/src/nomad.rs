@@ -34,7 +34,7 @@ pub fn tasks(rounds: &mut Rounds, on: &mut Plugin, gap: Gap) -> Result<Vec<Row>>
     Ok(rows.into())
 }
 
-/// A script check.
+/// Measures `ExecTask`, the call that a script check makes.
 pub fn exec(rounds: &mut Rounds, on: &mut Plugin, gap: Gap) -> Result<Vec<Row>> {
     let (task, _) = on.start_task()?;
     let rows = rounds.measure([name("ExecTask", gap).as_str()], gap, on, ready, |on, column| {

@@ -20,7 +20,7 @@ pub enum Gap {
     None,
     /// 60 to 100 ms, by chance.
     Random,
-    /// 100 ms.
+    /// Always 100 ms.
     Fixed,
 }
 

@@ -252,7 +252,7 @@ impl Sleepers for Alone<'_> {
 /// What is asked about a task.
 #[derive(Debug, Clone, Copy)]
 pub enum Call {
-    /// Nothing: the shim's version.
+    /// A call that does nothing: it asks for a version.
     Nothing,
     /// Where it is in its life.
     State,
@@ -274,7 +274,6 @@ impl Call {
 }
 
 impl Up {
-    /// The shim's.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

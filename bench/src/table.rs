@@ -9,15 +9,11 @@ use serde_json::{Map, Value, json};
 pub const COLUMNS: [&str; 5] = ["floor", "duty", "bowline", "crun", "runc"];
 /// Something for each of them.
 pub type Cells<T> = [T; COLUMNS.len()];
-/// Which of them is which.
+/// The index of the floor in [`COLUMNS`]; the others follow.
 pub const FLOOR: usize = 0;
-/// See [`FLOOR`].
 pub const DUTY: usize = 1;
-/// See [`FLOOR`].
 pub const BOWLINE: usize = 2;
-/// See [`FLOOR`].
 pub const CRUN: usize = 3;
-/// See [`FLOOR`].
 pub const RUNC: usize = 4;
 /// What is compared: the median of the first over that of the second.
 const RATIOS: [(usize, usize); 4] = [(BOWLINE, FLOOR), (BOWLINE, DUTY), (CRUN, BOWLINE), (RUNC, BOWLINE)];
@@ -27,7 +23,7 @@ const RATIOS: [(usize, usize); 4] = [(BOWLINE, FLOOR), (BOWLINE, DUTY), (CRUN, B
 pub struct Row {
     /// What it says on the left, and in JSON.
     pub name: String,
-    /// By column.
+    /// The measured times of each column.
     pub samples: Cells<Vec<Duration>>,
     /// Whether something else kept the machine busy meanwhile.
     pub busy: bool,
@@ -38,7 +34,7 @@ pub struct Row {
 pub struct Figure {
     /// What it says on the left, and in JSON.
     pub name: String,
-    /// How much, by column.
+    /// The value of each column; `None` where it was not measured.
     pub values: Cells<Option<f64>>,
     pub unit: &'static str,
 }

@@ -21,24 +21,22 @@ pub struct Event {
     pub what: What,
 }
 
-/// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A system call, by its number, begins.
     Entered(i64),
     /// A system call returns this.
     Returned(i64, i64),
-    /// A processor goes on with the process.
+    /// A processor starts to run the process.
     Runs,
-    /// A processor leaves it.
+    /// A processor stops running the process.
     Rests,
     /// It has made this process.
     Forked(i32),
-    /// It is over.
     Exited,
-    /// Whoever measures asks now.
+    /// A round begins: the request is about to be sent.
     Begin,
-    /// Whoever measures is content.
+    /// A round ends: what was asked for is done.
     End,
 }
 
@@ -62,25 +60,24 @@ pub struct Step {
     pub generation: usize,
     /// What it says in the table.
     pub name: &'static str,
-    /// See there.
     pub begins: Begins,
 }
 
-/// What a step took, in microseconds.
+/// What a step took; times are in microseconds.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Spent {
-    /// System calls.
+    /// How many system calls began in the step.
     pub calls: u64,
-    /// On a processor.
+    /// How long its processes ran on a processor.
     pub processor: u64,
     /// Asleep, or in line for a processor.
     pub waiting: u64,
 }
 
-/// One request.
+/// What one request took, in all and by step.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// By step.
+    /// One entry for each step, in the order given to [`rounds`].
     pub steps: Vec<Spent>,
     /// From the request until whoever measures was content.
     pub elapsed: u64,

@@ -71,12 +71,12 @@ impl Trace {
         EVENTS.iter().try_for_each(|event| self.write(&format!("events/{event}/enable"), "1"))
     }
 
-    /// A round begins.
+    /// Marks in the trace that a round begins.
     pub fn begin(&self) -> Result<()> {
         self.mark(BEGIN)
     }
 
-    /// A round is over.
+    /// Marks in the trace that the round is over.
     pub fn end(&self) -> Result<()> {
         self.mark(END)
     }

@@ -374,7 +374,7 @@ impl Sleeper {
         &self.id
     }
 
-    /// Its shim's pid.
+    /// The pid of the task's shim.
     pub fn shim(&self) -> u32 {
         self.shim
     }

@@ -111,7 +111,7 @@ impl Shims {
 }
 
 impl Sandbox {
-    /// Its shim's.
+    /// The pid of the sandbox's shim.
     pub fn pid(&self) -> u32 {
         self.up.pid()
     }

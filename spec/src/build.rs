@@ -73,9 +73,9 @@ pub struct Host {
     pub resolver: Option<PathBuf>,
     /// The capabilities that the host gives a task: what `add = ["ALL"]` stands for. `None` for all there are.
     pub capabilities: Option<BTreeSet<Capability>>,
-    /// CPUs online.
+    /// The CPUs that are online; a description's `cpu.cpuset` must name some of these alone.
     pub cpus: BTreeSet<u32>,
-    /// Memory nodes online.
+    /// The NUMA nodes that are online; a description's `cpu.mems` must name some of these alone.
     pub mems: BTreeSet<u32>,
     /// What is found at [`Task::device_paths`].
     pub devices: BTreeMap<PathBuf, DeviceNode>,
@@ -94,14 +94,14 @@ pub struct Host {
     pub cgroup_path: String,
 }
 
-/// A user, resolved.
+/// The ids of a user, whose names are looked up already.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserIds {
     /// User id, inside the user namespace.
     pub uid: u32,
-    /// Primary group.
+    /// The primary group id, inside the user namespace.
     pub gid: u32,
-    /// Supplementary groups.
+    /// The supplementary group ids, without the primary one.
     pub groups: Vec<u32>,
     /// The home directory as the root's `/etc/passwd` has it.
     pub home: Option<PathBuf>,
@@ -116,11 +116,11 @@ pub struct DeviceNode {
     pub major: i64,
     /// Minor number.
     pub minor: i64,
-    /// Permission bits.
+    /// Permission bits, at most 0o7777.
     pub mode: u32,
-    /// Owner.
+    /// The user id of its owner.
     pub uid: u32,
-    /// Group.
+    /// The id of its group.
     pub gid: u32,
 }
 

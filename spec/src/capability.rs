@@ -74,7 +74,7 @@ pub const DEFAULT: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// One capability: `NET_ADMIN`, `cap_net_admin`.
+/// One capability of capabilities(7), parsed from `NET_ADMIN` or `cap_net_admin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Capability(u8);
 
@@ -89,7 +89,7 @@ impl Capability {
         NAMES[usize::from(self.0)]
     }
 
-    /// Every capability there is.
+    /// Every capability of Linux 5.9 to 7.2; the host's kernel may have fewer.
     pub fn all() -> BTreeSet<Capability> {
         (0..NAMES.len() as u8).map(Capability).collect()
     }
@@ -125,9 +125,9 @@ text_value!(Capability, "Capability", string, "a capability, with or without CAP
 /// An entry of `capabilities.add` or `.drop`: one capability, or `ALL`. What ALL adds are those that this host gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entry {
-    /// Every capability.
+    /// `ALL`: adds every capability that the host gives, or drops every one.
     All,
-    /// This one.
+    /// One capability, written by its name.
     One(Capability),
 }
 

@@ -20,7 +20,7 @@ const LONGEST_OF_A_MANAGER: usize = 76;
 pub struct TaskId(String);
 
 impl TaskId {
-    /// As text.
+    /// The id, exactly as it was parsed.
     pub fn as_str(&self) -> &str {
         &self.0
     }

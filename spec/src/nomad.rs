@@ -1,6 +1,6 @@
 //! The labels by which a task of Nomad's is known: its driver sets them, and whoever lists tasks reads them.
 
-/// The job's name.
+/// The name of the job.
 pub const JOB: &str = "job";
 /// The name of the task group.
 pub const GROUP: &str = "group";

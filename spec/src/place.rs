@@ -48,7 +48,7 @@ impl SandboxPlace {
         self.prefix.join("/")
     }
 
-    /// The sandbox's id.
+    /// The sandbox's id, without the escapes of a slice's name.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -157,7 +157,7 @@ impl PodPlace {
         self.class
     }
 
-    /// The pod's uid.
+    /// The pod's uid, with `-` where a slice's name has `_`.
     pub fn uid(&self) -> &str {
         &self.uid
     }

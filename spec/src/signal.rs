@@ -26,11 +26,11 @@ const LAST: i32 = 64;
 pub struct Signal(i32);
 
 impl Signal {
-    /// Hang-up.
+    /// The terminal has gone; many daemons reload their configuration on it.
     pub const HUP: Signal = Signal(1);
     /// Interrupt, as from ctrl-C.
     pub const INT: Signal = Signal(2);
-    /// Quit.
+    /// Quit, as from `ctrl-\`; by default it dumps core too.
     pub const QUIT: Signal = Signal(3);
     /// Kill; cannot be caught.
     pub const KILL: Signal = Signal(9);

@@ -292,10 +292,10 @@ impl Stop {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Output {
-    /// For standard output.
+    /// The file that standard output is appended to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdout: Option<PathBuf>,
-    /// For standard error.
+    /// The file that standard error is appended to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<PathBuf>,
 }

@@ -15,14 +15,14 @@ use crate::invalid::Invalid;
 use crate::task::{Cpu, IoDevice, Memory, Sandbox, Task, is_default};
 use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
-/// Limits to change.
+/// The limits to change; all others stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Update {
-    /// CPU time.
+    /// Changes to the CPU weight, limit and cpuset.
     #[serde(skip_serializing_if = "is_default")]
     pub cpu: CpuUpdate,
-    /// Memory and swap.
+    /// Changes to the memory limits and to swap.
     #[serde(skip_serializing_if = "is_default")]
     pub memory: MemoryUpdate,
     /// The most processes and threads. Those there are beyond it stay.
@@ -34,7 +34,7 @@ pub struct Update {
     /// Huge pages: the most memory by page size.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hugepages: BTreeMap<String, ByteSize>,
-    /// Raw cgroup v2 files.
+    /// Raw cgroup v2 files, such as `"memory.oom.group" = "1"`; the others that are set stay.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unified: BTreeMap<String, String>,
 }

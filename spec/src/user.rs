@@ -54,7 +54,7 @@ text_value!(NameOrId, "NameOrId", string_or_number, "a name or a number", "nogro
 /// A user, perhaps with a group: `nobody`, `1000`, `1000:1000`, `nobody:nogroup`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct User {
-    /// The user.
+    /// The user; a name is looked up in the root's `/etc/passwd`.
     pub user: NameOrId,
     /// The primary group, where it is not the user's own.
     pub group: Option<NameOrId>,

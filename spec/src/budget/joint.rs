@@ -25,9 +25,9 @@ pub struct Joint {
     pub rt_runtime_us: Option<u64>,
     /// How often that is renewed, in µs; v1 only.
     pub rt_period_us: Option<u64>,
-    /// CPUs.
+    /// The CPUs that the sandbox may run on (cpuset.cpus).
     pub cpus: Option<IdSet>,
-    /// Memory nodes.
+    /// The NUMA nodes that the sandbox's memory may come from (cpuset.mems).
     pub mems: Option<IdSet>,
     /// The most memory, in bytes.
     pub memory: Option<u64>,

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 
 use super::{Class, DEFAULT_PERIOD_US, Joint, LEAST_QUOTA_US, Needs, SHARES, qos};
 
-/// Shares of one CPU.
 const SHARES_A_CPU: u64 = 1024;
 
 /// What a pod's budget depends on besides its containers.
@@ -35,7 +34,7 @@ impl Default for Settings {
     }
 }
 
-/// How memory.high is found.
+/// What the kubelet's feature MemoryQoS computes memory.high from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryQos {
     /// What the host has for pods, in bytes: the limit of whoever has none.
@@ -135,7 +134,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// TestMilliCPUToShares, and its most.
+    /// The cases of the kubelet's TestMilliCPUToShares, and the most shares there are.
     #[test]
     fn shares_are_the_kubelets() {
         let cases = [(0, 2), (1, 2), (2, 2), (5, 5), (10, 10), (200, 204), (1000, 1024), (u64::MAX, 262_144)];
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!((none.memory_min, none.memory_high), (None, qos.high(0, None)));
     }
 
-    /// TestGenerateContainerConfigWithMemoryQoSEnforced.
+    /// The cases of the kubelet's TestGenerateContainerConfigWithMemoryQoSEnforced.
     #[test]
     fn a_container_is_spared_what_it_asks_for_and_slowed_down_before_its_limit() {
         let qos = MemoryQos::new(1 << 30, 4096);

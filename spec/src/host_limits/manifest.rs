@@ -88,7 +88,7 @@ pub struct Service {
 }
 
 impl Slice {
-    /// Its limits.
+    /// The limits that the slice is to have. An entry without any lifts those in force.
     pub fn wanted(&self) -> Change {
         Change::to(self.cpu_percent, self.memory)
     }
@@ -105,7 +105,7 @@ impl Slice {
 }
 
 impl Service {
-    /// Its limits.
+    /// The limits that the service is to have. An entry without any lifts those in force.
     pub fn wanted(&self) -> Change {
         Change::to(self.cpu_percent, self.memory)
     }
@@ -180,7 +180,7 @@ pub fn schema() -> Value {
     schemars::schema_for!(Manifest).to_value()
 }
 
-/// Where an entry is.
+/// One entry of the manifest, and what an error needs to name its place.
 struct Place<'a> {
     list: &'static str,
     index: usize,

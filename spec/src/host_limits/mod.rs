@@ -27,7 +27,7 @@ pub const INFINITY: u64 = u64::MAX;
 /// The limits of a unit, as systemd has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InForce {
-    /// CPU time.
+    /// CPU time for each second; [`HostCpuQuota::NONE`] for no limit.
     pub cpu: HostCpuQuota,
     /// Memory in bytes; [`INFINITY`] for no limit.
     pub memory: u64,
@@ -36,7 +36,7 @@ pub struct InForce {
 /// Limits of a unit that are to be others; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
-    /// CPU time.
+    /// CPU time for each second; [`HostCpuQuota::NONE`] lifts the limit.
     pub cpu: Option<HostCpuQuota>,
     /// Memory in bytes; [`INFINITY`] lifts the limit.
     pub memory: Option<u64>,
@@ -78,7 +78,7 @@ impl Change {
         Change { cpu: self.cpu.map(|_| before.cpu), memory: self.memory.map(|_| before.memory) }
     }
 
-    /// Whether it changes nothing.
+    /// Whether it leaves both limits as they are.
     pub fn is_nothing(self) -> bool {
         self == Change::default()
     }

@@ -16,7 +16,7 @@ const MOST: u32 = 819_200;
 pub struct CpuPercent(u32);
 
 impl CpuPercent {
-    /// The number of percents.
+    /// Whole percents of one CPU: 200 is two CPUs.
     pub const fn as_u32(self) -> u32 {
         self.0
     }

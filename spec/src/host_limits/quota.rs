@@ -31,7 +31,7 @@ const WORDS: [(&str, u64); 7] = [
 pub struct HostCpuQuota(u64);
 
 impl HostCpuQuota {
-    /// No limit.
+    /// No limit, which systemd prints as `infinity`.
     pub const NONE: HostCpuQuota = HostCpuQuota(INFINITY);
 
     /// `usec` µs for each second, as it is on the bus: `u64::MAX` is no limit.
@@ -59,7 +59,7 @@ impl From<CpuPercent> for HostCpuQuota {
 impl FromStr for HostCpuQuota {
     type Err = Invalid;
 
-    /// What systemd prints.
+    /// Parses what systemd prints: `250ms`, `1min 30s` or `infinity`.
     fn from_str(text: &str) -> Result<HostCpuQuota, Invalid> {
         let wrong = || Invalid::value(format!("{text:?} is no CPU time for each second, such as 250ms or infinity"));
         match text.trim() {

@@ -17,7 +17,7 @@ pub enum UnitKind {
     Service,
     /// Processes that somebody else has started.
     Scope,
-    /// Units together.
+    /// A group of units, limited together.
     Slice,
 }
 
@@ -29,7 +29,7 @@ const KINDS: [(&str, UnitKind); 3] =
 pub struct UnitName(String);
 
 impl UnitName {
-    /// As systemd has it.
+    /// The whole name with its ending, such as `cron.service`.
     pub fn as_str(&self) -> &str {
         &self.0
     }

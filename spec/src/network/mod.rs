@@ -34,16 +34,16 @@ use crate::task::{Association, Interface, Network, NetworkMode, Plugins, Port};
 pub struct Attachment {
     /// The interface's name inside, `CNI_IFNAME`. A proxy's list makes none, and has the first interface's.
     pub interface: String,
-    /// The list.
+    /// The plugins to run, as a configuration list.
     pub list: List,
 }
 
-/// A CNI configuration list.
+/// Where a CNI configuration list comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum List {
-    /// Read from this file.
+    /// The list is in this file on the host.
     File(PathBuf),
-    /// Made from the description.
+    /// Bowline made this list from the description, as JSON.
     Made(Value),
 }
 

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::invalid::Invalid;
 use crate::text::text_value;
 
-/// The system call filter.
+/// The filter that the task's system calls go through.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Seccomp {
     /// The profile that containerd and Docker users know.
     #[default]
     Default,
-    /// No filter.
+    /// No filter: the task may make every system call.
     Unconfined,
     /// A profile in a file of the host, in OCI's or Docker's form.
     File(PathBuf),

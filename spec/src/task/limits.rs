@@ -88,7 +88,7 @@ pub struct Memory {
     pub swap: Option<Ceiling<ByteSize>>,
 }
 
-/// Block devices.
+/// How much a task may read from block devices and write to them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Io {

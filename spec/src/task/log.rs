@@ -25,7 +25,7 @@ pub enum LogFormat {
     Raw,
     /// As entries of the host's journal, in no file of ours.
     Journald,
-    /// Not at all.
+    /// No log of the output is kept.
     None,
 }
 

@@ -54,7 +54,7 @@ pub struct Mount {
     pub nodev: Option<bool>,
 }
 
-/// What a mount shows.
+/// What a mount shows at its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MountKind {
@@ -82,7 +82,7 @@ pub enum Propagation {
 }
 
 impl Propagation {
-    /// As a mount option.
+    /// The option of mount(8) that stands for it, such as `rslave`.
     pub fn as_str(self) -> &'static str {
         match self {
             Propagation::Private => "private",

@@ -325,7 +325,7 @@ impl Proxy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ingress {
-    /// The proxy's port.
+    /// The port that the proxy listens on.
     pub listener: NonZeroU16,
     /// The port whose traffic it gets; by default others connect to the proxy's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -72,7 +72,7 @@ pub struct WatchOom {
     pub action: WatchAction,
 }
 
-/// Events that are counted.
+/// Events of one kind, and how many may happen.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 // Not required to serde: `validate` says better what to write.

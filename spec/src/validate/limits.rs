@@ -142,7 +142,7 @@ fn io_device(field: &str, device: &IoDevice) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The numbers in `8:0`.
+/// The numbers of a device in `8:0`; `None` if the kernel could not have them.
 pub(crate) fn numbers(text: &str) -> Option<(i64, i64)> {
     let (major, minor) = text.split_once(':')?;
     // 12 and 20 bits (include/linux/kdev_t.h).

@@ -227,7 +227,7 @@ fn check_proxy(proxy: &Proxy) -> Result<(), Invalid> {
     proxy.egress.as_ref().map_or(Ok(()), |egress| check_egress(proxy, egress))
 }
 
-/// What the plugin demands.
+/// Checks what the plugin `aws-appmesh` demands of its configuration.
 fn check_app_mesh(mesh: &AppMesh) -> Result<(), Invalid> {
     let at = |name: &str| format!("network.app_mesh.{name}");
     require(mesh.ignored_uid.is_some() || mesh.ignored_gid.is_some(), &at("ignored_uid"), || {

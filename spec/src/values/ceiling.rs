@@ -12,7 +12,7 @@ use crate::text::TextVisitor;
 pub enum Ceiling<T> {
     /// At most this.
     At(T),
-    /// No limit.
+    /// No limit, written `unlimited` or `max`.
     Unlimited,
 }
 

@@ -32,7 +32,7 @@ impl Cpus {
         }
     }
 
-    /// The number of CPUs.
+    /// The number of CPUs, in steps of a millionth.
     pub fn as_f64(self) -> f64 {
         self.millionths as f64 / MILLION as f64
     }

@@ -15,7 +15,7 @@ const HIGHEST: u32 = 65_535;
 pub struct IdSet(BTreeSet<u32>);
 
 impl IdSet {
-    /// The numbers in it.
+    /// The numbers in it, at least one.
     pub fn ids(&self) -> &BTreeSet<u32> {
         &self.0
     }

@@ -14,7 +14,7 @@ use crate::text::text_value;
 pub struct Mode(u32);
 
 impl Mode {
-    /// The bits.
+    /// The permission bits, at most 0o7777.
     pub const fn bits(self) -> u32 {
         self.0
     }

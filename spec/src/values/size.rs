@@ -27,7 +27,7 @@ impl ByteSize {
         ByteSize::bytes(mib.saturating_mul(1 << 20))
     }
 
-    /// The number of bytes.
+    /// The number of bytes, at most `i64::MAX`.
     pub const fn as_u64(self) -> u64 {
         self.0
     }

@@ -33,7 +33,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// What names a namespace.
+/// The device and inode of a namespace's file, which identify the namespace.
 pub(crate) fn namespace(path: impl AsRef<Path>) -> (u64, u64) {
     let of = std::fs::metadata(path.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()));
     (std::os::unix::fs::MetadataExt::dev(&of), std::os::unix::fs::MetadataExt::ino(&of))

@@ -69,7 +69,7 @@ struct Devices {
     kind: LinuxDeviceType,
     major: Option<i64>,
     minor: Option<i64>,
-    /// Which of [`LETTERS`].
+    /// Which of [`LETTERS`] the rule names, in their order.
     access: [bool; LETTERS.len()],
     /// The place of the rule that names them.
     rule: usize,

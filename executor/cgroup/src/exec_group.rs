@@ -44,7 +44,7 @@ impl ExecGroup {
         Entry::new(self.path.clone(), tasks, unified)
     }
 
-    /// As [`Layout::kill`].
+    /// Kills and returns what [`Layout::kill`] does, for the cgroup of this exec alone.
     pub fn kill(&self) -> Vec<OwnedFd> {
         kill_below(self.version, self.dir.as_fd())
     }

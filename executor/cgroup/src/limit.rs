@@ -44,7 +44,7 @@ pub enum Limit {
     Cpus(Ids),
     /// The memory nodes that may be used.
     MemoryNodes(Ids),
-    /// Processes and threads.
+    /// The most processes and threads.
     Pids(Amount),
     /// The share of disk time, of one device or of all.
     IoWeight { device: Option<Device>, weight: IoWeight },

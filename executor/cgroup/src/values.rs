@@ -13,7 +13,7 @@ pub struct Amount(pub Option<u64>);
 /// or a period of 100 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuQuota {
-    /// Negative is no limit.
+    /// CPU time in µs in each period; negative is no limit.
     pub quota: Option<i64>,
     /// The period in µs.
     pub period: Option<u64>,

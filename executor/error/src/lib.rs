@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// There is no such task, exec or file.
     NotFound,
-    /// The id is taken.
+    /// There is a task, sandbox or unit of that name already.
     AlreadyExists,
     /// The task is not in a state that allows this.
     WrongState,

@@ -213,7 +213,7 @@ pub(super) fn one_thread() -> io::Result<()> {
 pub enum Ended {
     /// By itself, with this code (0–255).
     Exited(i32),
-    /// Killed by this signal.
+    /// Killed by the signal of this number.
     Signaled(i32),
     /// In a way that nobody can tell any more: its parent was another process.
     Unknown,

@@ -98,7 +98,7 @@ impl Net {
         Net::beside(200, "bwl")
     }
 
-    /// One besides.
+    /// A second network, whose bridge and subnets differ from those of [`Net::new`].
     pub(crate) fn another() -> Net {
         Net::beside(150, "bwm")
     }

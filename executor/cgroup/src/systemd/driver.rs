@@ -15,7 +15,7 @@ pub enum Driver {
     Auto,
     /// Bowline, as folders of the cgroup file systems.
     Cgroupfs,
-    /// systemd, as scopes.
+    /// systemd, which makes a scope for each task.
     Systemd,
     /// Bowline, whatever form the path has: `slice:prefix:name` is then the name of a folder.
     Literal,

@@ -48,7 +48,7 @@ pub enum Value {
 /// The controllers of v2 that systemd hands down to a unit with a property of theirs (systemd.resource-control(5)).
 pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "io", "memory", "pids"];
 
-/// "No limit", in numbers.
+/// The number by which systemd's properties say "no limit".
 const INFINITY: u64 = u64::MAX;
 
 /// One percent of a CPU, in µs of a second. The unit's file keeps a quota in whole percents, cut

@@ -43,11 +43,11 @@ pub struct Checkpoint {
     pub work: Option<PathBuf>,
     /// End the task once the checkpoint is made.
     pub exit: bool,
-    /// Include open TCP connections.
+    /// Include open TCP connections (criu's `--tcp-established`).
     pub open_tcp: bool,
     /// Include Unix sockets whose other end is outside.
     pub external_unix_sockets: bool,
-    /// Include file locks.
+    /// Include file locks (criu's `--file-locks`).
     pub file_locks: bool,
     /// Restore these namespaces as empty ones.
     pub empty_namespaces: Vec<String>,

@@ -38,7 +38,7 @@ impl Moment {
         Duration::from_nanos(self.0.saturating_sub(Moment::now().0))
     }
 
-    /// Waits until this moment.
+    /// Waits until this moment; returns at once if it is past.
     pub async fn come(self) {
         tokio::time::sleep(self.to_come()).await;
     }

@@ -29,7 +29,6 @@ use crate::{notify, rootfs, unsupported};
 
 /// Everything needed to start an exec.
 pub struct Exec<'a> {
-    /// Command, environment, credentials, limits.
     pub process: &'a Process,
     pub id: &'a str,
     /// The folder for relative paths of the configuration.
@@ -42,7 +41,7 @@ pub struct Exec<'a> {
     /// The cgroups that the exec joins.
     pub entry: Entry,
     pub namespaces: &'a Namespaces,
-    /// The task's init, unreaped.
+    /// The task's init, which is not reaped yet: its pid is still its own.
     pub init: &'a Live,
     /// Whether the exec stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,

@@ -43,7 +43,6 @@ pub struct Executor {
 enum Loop {
     /// The loop is being prepared: there is no task yet.
     Begins,
-    /// The loop runs.
     Turns(Rc<Supervisor>),
     /// The loop could not start. The error is for the first caller that wants to launch something.
     Failed(Error),
@@ -360,7 +359,7 @@ impl Executor {
         self.begun().await?.work_on(id, "a pause", async |it, id| it.pause(id).await).await
     }
 
-    /// Thaws a paused task.
+    /// Thaws a task that [`Self::pause`] has frozen.
     pub fn resume(&self, id: &TaskId) -> Result<()> {
         self.supervisor()?.resume(id)
     }

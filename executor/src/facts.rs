@@ -29,9 +29,9 @@ use crate::watch::{Begins, Counted, Finding, ProcessIdentity, Seen};
 /// Everything that one shim knows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
-    /// The shim's version.
+    /// The version of the shim's program, [`crate::VERSION`].
     pub version: String,
-    /// The shim's pid.
+    /// The shim's pid on the host.
     pub pid: i32,
     /// When the shim started, in clock ticks since the boot (proc_pid_stat(5)).
     pub pid_started: Option<u64>,
@@ -41,7 +41,7 @@ pub struct Facts {
     pub shim: ShimFacts,
     /// What the shim knows of its sandbox, if it has one.
     pub sandbox: Option<SandboxFacts>,
-    /// The shim's unfinished work.
+    /// The jobs that the shim has begun and not finished, oldest first.
     pub work: Vec<Work>,
     /// Ends of children that nobody has asked for yet, by pid.
     pub unclaimed: BTreeMap<i32, End>,
@@ -70,7 +70,7 @@ pub struct ShimFacts {
 /// What a shim knows of its upgrades.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Upgrades {
-    /// How many were begun.
+    /// How many upgrades were begun so far, which is the number of the last one.
     pub begun: u64,
     /// What the one under way is to do.
     pub wanted: Option<WantedUpgrade>,
@@ -90,7 +90,7 @@ pub struct PauseProcessFacts {
 /// An upgrade that was asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WantedUpgrade {
-    /// The new program.
+    /// The path of the program that is to take over.
     pub program: PathBuf,
     /// Whether it is only asked whether it could take over.
     pub dry_run: bool,
@@ -231,7 +231,7 @@ pub struct Checks {
 /// A health check that is under way.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UnderWay {
-    /// When it was begun.
+    /// When the shim began the check, which may be before its exec started.
     pub started_at: Timestamp,
     /// How many steps the task's life had then.
     pub steps: u64,
@@ -374,7 +374,7 @@ pub struct ExecFacts {
     /// The signal that ended it, if one did before its deadline.
     #[serde(default)]
     pub signal: Option<i32>,
-    /// When it was reaped.
+    /// When the exec was reaped; `None` until then.
     pub exited_at: Option<Timestamp>,
     /// Where the output went; gathered when facts are read.
     pub output: Option<Output>,
@@ -387,13 +387,13 @@ impl ExecFacts {
     }
 }
 
-/// How an exec ended.
+/// How an exec ended: by itself, or at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecEnd {
     /// It ended with this code, or was ended by the signal code − 128.
     Exited(i32),
-    /// Its deadline came.
+    /// Its deadline came first, and what the value names was killed.
     TimedOut(Killed),
 }
 

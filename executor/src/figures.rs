@@ -21,9 +21,9 @@ const BOUNDS_USEC: [u64; 12] =
 /// All figures of one shim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
-    /// The shim's version.
+    /// The version of the shim's program, [`crate::VERSION`].
     pub version: Cow<'static, str>,
-    /// The shim's pid.
+    /// The shim's pid on the host.
     pub pid: u32,
     /// Events that the shim could not write into the journal since it started.
     pub events_lost: u64,
@@ -33,7 +33,7 @@ pub struct Figures {
     pub tasks: Vec<TaskFigures>,
 }
 
-/// A sandbox.
+/// What a shim reports of its sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxFigures {
     /// The sandbox's id, which may be longer than ours if a manager made it.
@@ -44,7 +44,7 @@ pub struct SandboxFigures {
     pub usage: Option<Stats>,
 }
 
-/// A task.
+/// What a shim reports of one of its tasks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskFigures {
     /// The task's id, which may be longer than ours if a manager made it.
@@ -95,7 +95,7 @@ pub struct ExecStarts {
     pub failed: u64,
 }
 
-/// A bucket of [`ExecStarts`].
+/// A bucket of the histogram [`ExecStarts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
     /// The longest start that this bucket counts, in µs.

@@ -71,7 +71,7 @@ pub type EventCounts = BTreeMap<TaskId, u64>;
 /// Who owns a task's folder.
 #[derive(Debug)]
 pub enum Owner {
-    /// A living shim.
+    /// A living shim, which holds the lock.
     Shim,
     /// Nobody: the lock was free, and is now ours.
     Nobody(Lock),

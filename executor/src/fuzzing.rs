@@ -62,12 +62,12 @@ pub fn state(data: &[u8]) {
     });
 }
 
-/// The journal of events.
+/// Reads `data` as the journal of events.
 pub fn journal(data: &[u8]) {
     events::parse(data, &mut Vec::new());
 }
 
-/// `/proc/self/mountinfo`, and `/proc/PID/stat`.
+/// Reads `data` as `/proc/self/mountinfo`, and as `/proc/PID/stat`.
 pub fn mountinfo(data: &[u8]) {
     mountinfo::parse(data);
     let text = String::from_utf8_lossy(data);

@@ -25,7 +25,7 @@ pub const OUTPUT: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// Not known yet.
+    /// No check has succeeded yet, and too few failures have counted.
     #[default]
     Starting,
     /// The last check succeeded, or too few have failed since.
@@ -48,7 +48,7 @@ impl HealthStatus {
 /// What is known of a task's health.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The current status.
+    /// The status that the checks so far have led to.
     pub status: HealthStatus,
     /// How many of the checks that count have failed in a row.
     pub failing_streak: u32,
@@ -59,9 +59,9 @@ pub struct Health {
 /// A check that has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// When it began.
+    /// When the shim began the check.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// When its process was reaped, or could not be started.
     pub ended_at: Timestamp,
     /// Null when the check was killed at its timeout, or could not be run.
     pub exit_code: Option<i32>,

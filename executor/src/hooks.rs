@@ -42,7 +42,7 @@ pub enum Point {
     StartContainer,
     /// After the program was executed.
     Poststart,
-    /// The container is gone.
+    /// After the container's processes have ended, outside of it.
     Poststop,
 }
 

@@ -105,7 +105,7 @@ impl Held {
         forget(&self.folder.path().join(TRACKED))
     }
 
-    /// Records the applied limits.
+    /// Records the applied limits in place of those recorded before.
     pub fn apply(&self, applied: &Applied) -> Result<()> {
         self.folder.write(APPLIED, applied)
     }

@@ -16,7 +16,7 @@ pub struct Handed<'a> {
 }
 
 enum Stream<'a> {
-    /// Open already.
+    /// A descriptor that the shim has open already.
     Fd(BorrowedFd<'a>),
     /// A null device, which may have to be created first.
     Null(Option<BorrowedFd<'a>>),

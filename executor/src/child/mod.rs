@@ -67,7 +67,6 @@ pub const START: u8 = b's';
 
 /// What every process of a task needs.
 pub struct Payload<'a> {
-    /// Command, environment, credentials, limits.
     pub process: &'a Process,
     pub spec: &'a Spec,
     /// The compiled seccomp filter with its flags.

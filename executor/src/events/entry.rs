@@ -18,13 +18,13 @@ const LONGEST_COMMAND: usize = 512;
 /// One event of one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When it happened.
+    /// When it happened, by the host's clock.
     pub time: Timestamp,
     /// The id of the task.
     pub id: TaskId,
     /// The number of the event among the task's events, from 1.
     pub seq: u64,
-    /// What happened.
+    /// What happened; in JSON its fields are among those of the entry.
     #[serde(flatten)]
     pub event: Event,
     /// How many events before this one the same writer could not write.
@@ -43,17 +43,17 @@ fn is_zero(number: &u64) -> bool {
 pub enum Event {
     /// The launch began. The event exists only if the launch succeeded.
     Created {
-        /// Command and arguments, shortened.
+        /// The command and its arguments, cut short where they are long.
         command: Vec<String>,
     },
     /// The task's program was executed.
     Started {
-        /// Init's pid.
+        /// The pid of init on the host.
         pid: i32,
     },
     /// A command that was run in the task has ended.
     Exec {
-        /// Command and arguments, shortened.
+        /// The command and its arguments, cut short where they are long.
         command: Vec<String>,
         /// Null when the deadline came first.
         exit_code: Option<i32>,
@@ -62,7 +62,7 @@ pub enum Event {
     },
     /// The task's health has changed.
     Health {
-        /// The new health.
+        /// The health after the change.
         status: health::HealthStatus,
         /// How many checks have failed in a row.
         failing_streak: u32,
@@ -85,21 +85,21 @@ pub enum Event {
         finding: Finding,
         /// The action that the policy asks of the shim.
         action: WatchAction,
-        /// Why the action failed.
+        /// Why the action failed; absent in the event that reports the finding.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<String>,
     },
     /// All processes of the task are frozen.
     Paused,
-    /// The processes run again.
+    /// All processes of the paused task run again.
     Resumed,
-    /// Limits have changed.
+    /// Limits of the task were changed, by a caller or by its watch.
     Updated {
         /// The requested limits; left out where they are long.
         #[serde(default, deserialize_with = "record::known_or_none", skip_serializing_if = "Option::is_none")]
         limits: Option<Box<Update>>,
     },
-    /// The task has ended.
+    /// Init has ended, and everything else in the task.
     Exited {
         /// As in the exit report.
         exit_code: Option<i32>,
@@ -128,7 +128,7 @@ impl Event {
         }
     }
 
-    /// The event's name.
+    /// The event's name, as the field `event` has it.
     pub fn name(&self) -> &'static str {
         match self {
             Event::Created { .. } => "created",

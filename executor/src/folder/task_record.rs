@@ -24,7 +24,7 @@ pub struct Record {
     /// The description that the task was launched from; `None` for a manager's bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
-    /// When its launch began.
+    /// When its launch began, before init was cloned.
     pub created_at: Timestamp,
     /// When the user's program was executed.
     pub started_at: Option<Timestamp>,
@@ -40,7 +40,7 @@ pub struct Record {
     /// The pid of that program, once it was executed and if the kernel tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_pid: Option<i32>,
-    /// The shim's pid.
+    /// The pid of the task's shim; a shim that takes over writes its own.
     pub shim_pid: i32,
     /// The task's cgroup path below every hierarchy.
     pub cgroup: String,

@@ -20,7 +20,7 @@ pub struct Configuration {
     pub cpu_weight: Option<u64>,
     /// CPU time in each period, in µs.
     pub cpu_quota_usec: Option<u64>,
-    /// The period, in µs.
+    /// The length of a period of the CPU quota, in µs.
     pub cpu_period_usec: Option<u64>,
     /// The most memory, in bytes.
     pub memory_limit_bytes: Option<u64>,

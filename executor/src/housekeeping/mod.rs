@@ -45,7 +45,7 @@ pub struct Usage {
     pub memory_bytes: Option<u64>,
     /// CPU time used since the cgroup was made, in µs.
     pub cpu_usec: Option<u64>,
-    /// Processes and threads.
+    /// The number of processes and threads.
     pub pids: Option<u64>,
     /// Huge pages in use, in bytes, by the size of a page.
     pub hugepages: BTreeMap<String, u64>,

@@ -40,7 +40,7 @@ const NEW: &str = ".new-";
 /// The record of networks that were made.
 const NETWORKS: &str = "networks.json";
 
-/// The kind of orphan.
+/// What kind of thing was left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -72,13 +72,13 @@ impl What {
 /// Something that was left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Left {
-    /// The kind of orphan.
+    /// What kind of thing it is.
     pub what: What,
     /// The sandbox or task that it belonged to; of a pod, its uid.
     pub id: String,
     /// Why it is an orphan.
     pub why: String,
-    /// Its cgroups.
+    /// The paths of its cgroups, as they are below each hierarchy.
     pub cgroups: Vec<String>,
     /// How many processes are in these cgroups.
     pub processes: usize,
@@ -395,7 +395,6 @@ fn folder_of(state: &StateDir, what: What, id: &str) -> Option<Folder> {
 enum Held {
     ByUs(Lock),
     ByAShim,
-    /// There is no folder.
     Missing,
 }
 

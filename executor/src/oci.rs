@@ -103,7 +103,7 @@ struct Step<'a> {
     name: Name<'a>,
     /// Where the object or list is that the step is in.
     within: Place,
-    /// Where it leads to.
+    /// The place of the value that the step leads to.
     to: Place,
 }
 
@@ -172,7 +172,7 @@ fn walk<'a>(
     steps
 }
 
-/// `linux.namespaces[3].type`.
+/// Writes steps as `linux.namespaces[3].type`.
 fn path(steps: &[Step<'_>]) -> String {
     let mut path = String::new();
     for step in steps {

@@ -68,7 +68,7 @@ pub struct PauseProcess {
 /// The network of a pause process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Net {
-    /// The shim's network.
+    /// The network namespace of the shim itself.
     #[default]
     Host,
     /// A new network, with a loopback interface that is up.

@@ -32,12 +32,12 @@ pub struct Cgroups {
     pub own: Option<PathBuf>,
 }
 
-/// One hierarchy.
+/// A cgroup hierarchy that is mounted.
 #[derive(Debug)]
 pub struct Hierarchy {
-    /// Where it is mounted.
+    /// Where it is mounted, such as `/sys/fs/cgroup`.
     pub mount: PathBuf,
-    /// Its controllers, or `name=systemd`.
+    /// The controllers that it has; of a v1 hierarchy without any its name, `name=systemd`.
     pub controllers: Vec<String>,
     /// Whether it is cgroup v2's.
     pub unified: bool,
@@ -99,7 +99,7 @@ pub fn cgroups() -> Result<Cgroups> {
     })
 }
 
-/// A kind of namespace.
+/// A kind of namespace that a launch may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "namespaces(7)")]
 pub enum Namespace {

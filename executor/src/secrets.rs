@@ -29,7 +29,7 @@ const NOSWAP: (u32, u32) = (6, 4);
 /// What a task alone is to read.
 #[derive(Clone, Default)]
 pub struct Secrets {
-    /// Files below [`SECRETS`].
+    /// Files that the task finds in [`SECRETS`].
     pub files: Vec<Secret>,
     /// Environment variables, as `KEY=value`. One of the same name in the description wins.
     pub env: Vec<String>,

@@ -159,7 +159,6 @@ impl PipeReader {
         Ok(PipeReader(sys::watch(std::fs::File::from(pipe))?))
     }
 
-    /// The pipe.
     pub fn get_ref(&self) -> &std::fs::File {
         self.0.get_ref()
     }

@@ -21,7 +21,7 @@ const SIZE: usize = 8;
 /// How often a client is found reading before it is given up: it reads what is there, and no more.
 const TRIES: u32 = 10_000;
 
-/// The client's side.
+/// The client's side, with which it counts what it reads.
 #[derive(Debug)]
 pub struct Counter(MappedFile);
 

@@ -40,7 +40,6 @@ enum HandedStream {
     Read(Box<stream::Handed>),
     /// Since version 2 of the facts.
     Relayed(Box<relay::Handed>),
-    /// It has ended.
     Ended(Progress),
 }
 

@@ -96,7 +96,7 @@ pub struct Connections<'a> {
 
 /// The shim's side of a process's streams while the process is being set up.
 pub enum Wiring {
-    /// Pipes, already being pumped.
+    /// Pipes, which the shim reads and feeds already.
     Pipes(Pumps),
     /// A terminal that the process has not made yet.
     Terminal {
@@ -136,7 +136,7 @@ enum Pumped {
 struct Kept {
     /// The ends, until the init gets them.
     ends: Vec<OwnedFd>,
-    /// How many there are.
+    /// How many ends were added so far; the next one gets this index.
     count: u32,
     keeper: Keeper,
     /// The folder of the task, if another shim may take it over.

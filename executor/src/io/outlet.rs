@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 use crate::clock::Moment;
 use crate::handover::{Fd, bytes};
 
-/// Where a stream goes.
+/// Where a stream of a process goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Target {
     /// Nowhere: output is discarded.
@@ -214,7 +214,7 @@ impl Outlet {
         self.gone = true;
     }
 
-    /// Bytes lost.
+    /// How many bytes this outlet has lost.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -38,7 +38,6 @@ pub struct Stream {
     name: &'static str,
     /// A pipe's reading end, or a terminal.
     from: Rc<AsyncFd<File>>,
-    /// Where it goes.
     outlets: Vec<Outlet>,
     /// Outlets of clients that attach later.
     guests: mpsc::UnboundedReceiver<Outlet>,
@@ -80,7 +79,7 @@ pub struct Progress {
     pub tail_whole: bool,
     /// All output is written or given up.
     pub flushed: bool,
-    /// Bytes lost.
+    /// How many bytes of the output were lost.
     pub dropped: u64,
 }
 

@@ -101,7 +101,7 @@ pub struct Unread {
     map: Option<MappedFile>,
     /// Whether it could not be mapped, which is not tried again.
     failed: bool,
-    /// What is stored.
+    /// A copy of the state that the file holds.
     state: Cell<State>,
     /// Which bytes of the chunk's place are known to be blank.
     blank: Range<usize>,
@@ -199,7 +199,7 @@ impl Unread {
         self.set(State { reading: 0, length: number(length), ..self.state.get() });
     }
 
-    /// The chunk.
+    /// The bytes of the chunk that was read last.
     pub fn chunk(&self) -> &[u8] {
         let length = self.state.get().length as usize;
         self.map.as_ref().map_or(&[], |map| &map.bytes()[PAGE..PAGE + length])

@@ -15,7 +15,6 @@ pub enum Life {
     /// Its program is not executed yet; it may not even be cloned yet.
     #[default]
     Starting,
-    /// Its program runs.
     Running,
     /// Its deadline has passed: everything that it started is being killed.
     Killing,
@@ -28,9 +27,7 @@ pub enum Life {
 /// What happens to an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Its program was executed.
     Executed,
-    /// Its deadline has passed.
     Deadline,
     /// It was reaped, or could not be started, or the killed processes take too long to die.
     Ended,

@@ -14,7 +14,7 @@ pub enum Life {
     /// Its cgroups, namespaces and networks are being made.
     #[default]
     Making,
-    /// Members may join.
+    /// It is made: members may join.
     Ready,
     /// It is being removed: no member joins any more.
     Going {
@@ -32,9 +32,7 @@ pub enum Life {
 /// What happens to a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// It was made.
     Made,
-    /// A caller removes it.
     Remove {
         /// Whether members that run or are being launched are removed with it.
         by_force: bool,
@@ -74,7 +72,7 @@ impl Life {
         true
     }
 
-    /// Whether the sandbox exists.
+    /// Whether the sandbox was made and is not gone yet.
     pub fn is_there(self) -> bool {
         matches!(self, Life::Ready | Life::Going { .. } | Life::Dismantling | Life::Broken)
     }

@@ -58,9 +58,7 @@ pub enum Trigger {
     SetUp,
     /// The user's program was executed.
     Started,
-    /// Freeze it.
     Pause,
-    /// Thaw it.
     Resume,
     /// End it as planned; the second value is the time now.
     Stop(StopPlan, Moment),
@@ -74,13 +72,12 @@ pub enum Trigger {
     Reaped,
     /// Operations on init that were under way are over.
     Exited,
-    /// The report is made.
+    /// The report is made, but nobody was told yet.
     Reported,
     /// The exit was reported to the manager, and waiting callers can get it.
     Told,
     /// Everything that its end requires is done.
     Done,
-    /// Forget it.
     Remove,
     /// Nothing is left of it.
     Removed,
@@ -89,10 +86,8 @@ pub enum Trigger {
 /// What the caller must do after a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
     Nothing,
     Freeze,
-    /// Thaw it.
     Thaw,
     /// Thaw the cgroup if possible, then send init this signal: a frozen process handles none.
     Signal(Signal),
@@ -114,7 +109,7 @@ pub enum Status {
     Paused,
     /// Asked to end; killed when its grace is over.
     Stopping,
-    /// Init has ended.
+    /// Init has ended; the report may still be in the making.
     Exited,
 }
 

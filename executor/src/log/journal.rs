@@ -28,7 +28,6 @@ use rustix::net::{
 use super::batch::Batch;
 use super::line::LogStream;
 
-/// Where journald listens.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The most bytes of a line that are one entry.
@@ -37,7 +36,6 @@ pub const PIECE: usize = 256 * 1024;
 /// How long journald may take to make room.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// See the module.
 #[derive(Debug)]
 pub struct Journal {
     /// The fields that every entry has, encoded.

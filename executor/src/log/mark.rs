@@ -3,7 +3,6 @@
 
 use jiff::Timestamp;
 
-/// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// When the bytes were read, which JSON lines say.

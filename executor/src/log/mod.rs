@@ -64,7 +64,6 @@ struct Log {
     at_once: usize,
 }
 
-/// Where pieces go.
 #[derive(Debug)]
 enum Sink {
     File(Rotated),

@@ -46,7 +46,7 @@ impl LogFiles {
         }
     }
 
-    /// Whether `stream` is kept.
+    /// Whether the log keeps this stream; one with a file of its own is not in it.
     pub fn has(&self, stream: LogStream) -> bool {
         match self {
             LogFiles::Json(_, kept) | LogFiles::Journal(kept, ..) => kept.contains(&stream),

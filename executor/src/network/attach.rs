@@ -34,7 +34,7 @@ pub struct Sandbox {
     pub netns: PathBuf,
     /// The folders with the plugins.
     pub folders: Vec<PathBuf>,
-    /// Arguments for every plugin.
+    /// Arguments by name, which every plugin gets as `CNI_ARGS`.
     pub args: BTreeMap<String, String>,
     /// Values for the plugins that ask for them, such as `portMappings`.
     pub capabilities: BTreeMap<String, Value>,

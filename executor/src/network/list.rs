@@ -15,7 +15,7 @@ use super::version;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConfigList {
     pub name: String,
-    /// The version of CNI.
+    /// The `cniVersion` that its plugins are called with.
     pub version: String,
     /// Whether CHECK must not be called.
     pub disable_check: bool,

@@ -30,7 +30,7 @@ pub struct Kept {
     pub folders: Vec<PathBuf>,
     /// The arguments that plugins get, as pairs.
     pub args: String,
-    /// The values of capabilities.
+    /// Values for the plugins that ask for them, such as `portMappings`.
     pub capabilities: BTreeMap<String, Value>,
     /// How long each plugin may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@
 
 use super::fields::FIELDS;
 
-/// Where a value is.
+/// Where a value is among [`FIELDS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// These fields are inside it: a range of [`FIELDS`], and how many bytes of each its own path is.

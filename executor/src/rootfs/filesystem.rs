@@ -9,7 +9,7 @@ pub struct Filesystem<'a> {
     pub kind: &'a str,
     /// The source that its mount shows.
     pub source: &'a str,
-    /// Its own options.
+    /// Options of the filesystem itself rather than of its mount.
     pub data: &'a [(String, Option<String>)],
     /// MOUNT_ATTR_* of its mount.
     pub attributes: u64,

@@ -9,7 +9,7 @@ use oci_spec::runtime::{Mount, Spec};
 pub struct Options {
     /// Present for a bind; `true` if it includes everything below.
     pub bind: Option<bool>,
-    /// MOUNT_ATTR_* for this mount.
+    /// MOUNT_ATTR_* to set on this mount.
     pub set: u64,
     /// MOUNT_ATTR_* to clear on this mount.
     pub clear: u64,

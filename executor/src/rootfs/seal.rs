@@ -165,7 +165,7 @@ fn cannot_mask(path: &str) -> String {
     format!("cannot mask {path}")
 }
 
-/// An empty read-only folder.
+/// Makes an empty tmpfs that is read-only.
 fn empty_folder(trees: &Trees, spec: &Spec) -> Result<OwnedFd> {
     let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     let data = label::within(spec, "tmpfs", &[]);

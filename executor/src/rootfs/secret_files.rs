@@ -13,12 +13,12 @@ use super::inside::{self, Make};
 /// The folder of the files inside, as Docker has it.
 pub const SECRETS: &str = "/run/secrets";
 
-/// One file.
+/// A file in [`SECRETS`], which only the user of the task's process may read.
 #[derive(Clone)]
 pub struct Secret {
-    /// The file's name.
+    /// The name that the file has in [`SECRETS`].
     pub name: String,
-    /// What is in it.
+    /// The bytes that the file contains.
     pub content: Vec<u8>,
 }
 

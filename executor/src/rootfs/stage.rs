@@ -75,7 +75,7 @@ impl Stage {
         self.open(&name)
     }
 
-    /// Creates a new filesystem.
+    /// Mounts a new filesystem on the stage, and returns its root.
     pub fn make(&self, filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
         let Filesystem { kind, source, attributes, .. } = *filesystem;
         let what = || format!("cannot make a {kind} filesystem");

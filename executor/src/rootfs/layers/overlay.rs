@@ -18,7 +18,7 @@ const LONGEST: usize = 4095;
 
 const LOWER: &str = "lowerdir";
 
-/// A filesystem's own options.
+/// Options of a filesystem itself rather than of its mount: names, and values that some have.
 pub type Data = Vec<(String, Option<String>)>;
 
 /// Options that fit mount(2), with the files that must stay open until it has taken them.

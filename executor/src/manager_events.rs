@@ -21,7 +21,7 @@ pub struct Teller(Box<dyn Fn(Told)>);
 pub struct Told {
     /// The id of the task.
     pub id: TaskId,
-    /// The event.
+    /// What has happened to the task.
     pub what: ManagerEvent,
 }
 
@@ -30,26 +30,26 @@ pub struct Told {
 pub enum ManagerEvent {
     /// The task is set up; its program is not executed yet.
     Created {
-        /// The pid of init.
+        /// The pid of init on the host.
         pid: i32,
     },
     /// The task's program is executed.
     Started {
-        /// The pid of init.
+        /// The pid of init on the host.
         pid: i32,
     },
     /// An exec with a name runs.
     ExecStarted {
-        /// The exec's name.
+        /// The name that the exec's caller gave it.
         name: String,
-        /// The exec's pid.
+        /// The pid of the exec on the host.
         pid: i32,
     },
     /// An exec with a name has ended, or its program was never executed.
     ExecExited {
-        /// The exec's name.
+        /// The name that the exec's caller gave it.
         name: String,
-        /// The exec's pid.
+        /// The pid that the exec had on the host.
         pid: i32,
         /// The exit code, or 128 and the number of the signal that ended the exec.
         code: i32,
@@ -60,7 +60,7 @@ pub enum ManagerEvent {
     OutOfMemory,
     /// All processes of the task are frozen.
     Paused,
-    /// The processes run again.
+    /// All processes of the paused task run again.
     Resumed,
     /// A checkpoint of the task was written.
     Checkpointed {
@@ -69,9 +69,9 @@ pub enum ManagerEvent {
     },
     /// Init has ended, and everything else in the task.
     Exited {
-        /// The pid of init.
+        /// The pid that init had on the host.
         pid: i32,
-        /// The exit report.
+        /// The exit report of the task.
         report: Box<ExitReport>,
     },
 }

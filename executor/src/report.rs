@@ -35,7 +35,7 @@ pub struct ExitReport {
     pub oom_cgroup: Option<String>,
     /// When the user's program was executed.
     pub started_at: Option<Timestamp>,
-    /// When init was reaped.
+    /// When init was reaped; never before `started_at`.
     pub exited_at: Timestamp,
     /// CPU time of all its processes, in µs.
     pub cpu_usec: Option<u64>,
@@ -99,7 +99,7 @@ impl ExitReport {
 /// Whether the systemd slice that a task was launched for limits the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforcement {
-    /// The slice.
+    /// The slice that the task was launched for.
     pub slice: String,
     /// Whether the task is in the slice, and the slice had limits, or one that it is in, when the task started.
     pub enforced: bool,
@@ -142,7 +142,6 @@ pub struct OomFacts {
     pub own_limit_met: Option<u64>,
     /// The sandbox's cgroup, if the sandbox hit its limit.
     pub joint_limit_met: Option<String>,
-    /// How init ended.
     pub ended: Ended,
     /// Whether the shim sent init SIGKILL.
     pub killed_by_shim: bool,

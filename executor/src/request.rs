@@ -17,7 +17,7 @@ use crate::report::ExitReport;
 use crate::rootfs::layers::Layer;
 use crate::secrets::Secrets;
 
-/// A new task.
+/// A request for a task: what it is made from, and where its streams go.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// The task's id, unique among all tasks of the state folder.
@@ -49,7 +49,7 @@ pub struct Launch {
     /// If set, the task goes on from the checkpoint in this folder. Only for a bundle that is
     /// created and started in two steps.
     pub checkpoint: Option<PathBuf>,
-    /// The manager's special wishes.
+    /// Settings of a manager for all processes of the task.
     pub particulars: Particulars,
     /// What the task alone is to read.
     pub secrets: Secrets,
@@ -89,9 +89,9 @@ impl Launch {
 /// What a task is made from.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// A description.
+    /// A task description, as from [`bowline_spec::parse`].
     Task(Box<bowline_spec::Task>),
-    /// A manager's folder.
+    /// A folder with an OCI configuration, which a manager has made.
     Bundle(Bundle),
 }
 
@@ -122,7 +122,7 @@ pub struct Bundle {
 /// The result of a launch.
 #[derive(Debug, Clone)]
 pub struct Launched {
-    /// Init's pid.
+    /// The pid of init on the host.
     pub pid: i32,
     /// What was changed of the limits of a sandbox's member, a sentence each.
     pub notes: Vec<String>,
@@ -133,7 +133,7 @@ pub struct Launched {
 pub struct Exec {
     /// If set, this describes the process, and the next four fields have no effect.
     pub process: Option<Box<oci_spec::runtime::Process>>,
-    /// Command and arguments.
+    /// The program, followed by its arguments.
     pub command: Vec<String>,
     /// `KEY=value`, on top of the task's environment.
     pub env: Vec<String>,
@@ -143,7 +143,7 @@ pub struct Exec {
     pub user: Option<String>,
     /// Counted from the request on; then everything that the exec has started is killed.
     pub timeout: Option<Duration>,
-    /// Where stdin comes from.
+    /// Where stdin comes from; [`Input::Null`] by default.
     pub stdin: Input,
     /// If set, the exec has a terminal of this size, whose output goes to `stdout`.
     pub terminal: Option<WindowSize>,
@@ -166,7 +166,7 @@ pub struct Exec {
     pub separate: bool,
 }
 
-/// How an exec ended.
+/// How an exec ended, and the last of its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutcome {
     /// The exit code, or that the deadline came.
@@ -197,7 +197,7 @@ pub struct Process {
 /// A task as it is now.
 #[derive(Debug, Clone)]
 pub struct TaskState {
-    /// The task's id.
+    /// The task's id, unique in the state folder.
     pub id: TaskId,
     /// Where the task is in its life.
     pub status: Status,

@@ -441,7 +441,7 @@ impl Places {
 pub struct Undone {
     /// The helpers that were moved to the root cgroup, as theirs is gone.
     pub moved: Vec<i32>,
-    /// What was left alone.
+    /// What was not as recorded, and was therefore left.
     pub alone: LeftAlone,
 }
 

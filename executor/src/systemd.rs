@@ -40,13 +40,13 @@ const LONGEST: Duration = Duration::from_secs(120);
 /// How much of an output that is no answer goes into the error.
 const TOLD: usize = 300;
 
-/// A request to systemd.
+/// A request about a unit of bowline's, which the command [`COMMAND`] carries out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Start a unit with a process in it.
     Start {
-        /// The unit.
+        /// The unit to start, and the slice that it goes into.
         unit: Unit,
         /// The process, which may leave once another one is there: an empty scope ends.
         pid: u32,
@@ -55,19 +55,19 @@ pub enum Request {
     },
     /// Change properties of a unit.
     Change {
-        /// The unit.
+        /// The unit whose properties change.
         unit: Unit,
-        /// The new properties.
+        /// The properties to set, with their new values.
         properties: Vec<Property>,
     },
     /// Stop a unit whose processes have ended.
     Stop {
-        /// The unit.
+        /// The unit to stop; one that has gone already is no error.
         unit: Unit,
     },
 }
 
-/// Access to systemd.
+/// Access to systemd by a program, which runs once for each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Systemd {
     program: PathBuf,

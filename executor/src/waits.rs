@@ -29,7 +29,7 @@ pub struct Work {
     pub what: Cow<'static, str>,
     /// The task that it belongs to, if any.
     pub of: Option<TaskId>,
-    /// When it began.
+    /// The moment of CLOCK_MONOTONIC at which the job began.
     pub begun: Moment,
 }
 

@@ -22,7 +22,7 @@ pub struct Process {
     pub exec: Option<u64>,
     /// The process's name: at most 15 bytes.
     pub name: String,
-    /// The number of threads.
+    /// How many threads it has, the first one included.
     pub threads: u64,
     /// CPU time in the program, in µs, at the resolution of the kernel's tick (mostly 10 ms).
     pub user_usec: u64,

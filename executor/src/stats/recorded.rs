@@ -24,7 +24,7 @@ fn read_of(kind: &str, options: &str, top: &[(&str, &str)], files: &[(&str, &str
     read(&layout, &cgroup, &["2MB".to_owned()])
 }
 
-/// Linux 6.18.
+/// Files of cgroup v1, as recorded on Linux 6.18.
 const V1: &[(&str, &str)] = &[
     ("cpuacct.usage", "73000123456\n"),
     ("cpuacct.usage_user", "50000000999\n"),
@@ -109,7 +109,7 @@ fn v1_is_read_whole() {
     assert_eq!((pages.limit_bytes, pages.limit_hits), (None, Some(9)));
 }
 
-/// Linux 6.12.
+/// Files of cgroup v2, as recorded on Linux 6.12.
 const V2: &[(&str, &str)] = &[
     (
         "cpu.stat",

@@ -11,7 +11,7 @@ use super::processes::Process;
 /// What a task uses at one moment. A figure that this host does not measure is null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// When it was read.
+    /// When the reading of these figures began.
     pub read_at: Timestamp,
     /// The figures that this host measures, such as `memory.anon_bytes`: tells a limit that is null
     /// because there is none from one that is unknown.
@@ -19,13 +19,13 @@ pub struct Stats {
     /// The cgroup version of the figures: 1 on a hybrid host too.
     #[serde(default)]
     pub cgroup_version: u8,
-    /// CPU time.
+    /// CPU time, and how a limit held the task back.
     pub cpu: Cpu,
-    /// Memory.
+    /// Memory in use, its limits, and kills at them.
     pub memory: Memory,
-    /// Processes and threads.
+    /// Processes and threads, and their limit.
     pub pids: Pids,
-    /// Block devices.
+    /// What was read from and written to block devices.
     pub io: Io,
     /// Huge pages, by the size of a page, such as `2MB`.
     pub hugepages: BTreeMap<String, Hugepages>,
@@ -39,7 +39,7 @@ pub struct Stats {
 /// CPU time used since the start, in µs, and how a limit held the task back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// CPU time in total.
+    /// CPU time in total, in program and kernel.
     pub usage_usec: Option<u64>,
     /// The part spent in the program.
     pub user_usec: Option<u64>,
@@ -67,7 +67,7 @@ pub struct Cpu {
     pub pressure: Option<Pressure>,
 }
 
-/// Memory, in bytes.
+/// How much memory a task uses, in bytes, and its limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// In use now, page cache included.
@@ -83,7 +83,7 @@ pub struct Memory {
     pub inactive_file_bytes: Option<u64>,
     /// Memory that the kernel uses for the task.
     pub kernel_bytes: Option<u64>,
-    /// Swapped out.
+    /// What is swapped out now, beyond `usage_bytes`.
     pub swap_bytes: Option<u64>,
     /// The highest swap usage at a time; v2 only.
     pub swap_peak_bytes: Option<u64>,
@@ -151,7 +151,7 @@ pub struct Pids {
     pub limit_hits: Option<u64>,
 }
 
-/// Block devices.
+/// What a task read from and wrote to block devices.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Io {
     /// Each device that was used, by its numbers; null where nothing counts.
@@ -173,7 +173,7 @@ pub struct IoDevice {
     pub reads: u64,
     /// Operations that wrote.
     pub writes: u64,
-    /// Bytes discarded.
+    /// Bytes discarded, such as by fstrim(8).
     #[serde(default)]
     pub discard_bytes: u64,
     /// Operations that discarded.
@@ -190,9 +190,9 @@ pub struct IoDevice {
 /// What a task holds of one RDMA device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rdma {
-    /// Handles in use now.
+    /// Handles in use now (the kernel's `hca_handle`).
     pub handles: Option<u64>,
-    /// Objects in use now.
+    /// Objects in use now (the kernel's `hca_object`).
     pub objects: Option<u64>,
     /// The limit of handles; null when there is none.
     pub handle_limit: Option<u64>,
@@ -222,7 +222,7 @@ pub struct Pressure {
     pub full: Option<Stall>,
 }
 
-/// Time spent waiting.
+/// Time that processes spent waiting, as a pressure file of the cgroup has it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stall {
     /// Percent of the last ten seconds.
@@ -231,14 +231,13 @@ pub struct Stall {
     pub avg60: f64,
     /// Percent of the last five minutes.
     pub avg300: f64,
-    /// In total, in µs.
+    /// The sum since the cgroup was made, in µs.
     pub total_usec: u64,
 }
 
 /// The figures that the exit report needs of a cgroup whose processes have ended.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Last {
-    /// CPU time.
     pub cpu_usec: Option<u64>,
     /// The highest memory usage at a time.
     pub memory_peak_bytes: Option<u64>,
@@ -289,8 +288,6 @@ impl Last {
 pub struct InUse {
     /// All of it, page cache and swap included.
     pub total_bytes: Option<u64>,
-    /// Anonymous memory.
     pub anon_bytes: Option<u64>,
-    /// Page cache.
     pub cache_bytes: Option<u64>,
 }

@@ -123,7 +123,7 @@ impl Supervisor {
         }
     }
 
-    /// Continues a restored task.
+    /// Sends SIGCONT to a restored task, which criu has left stopped.
     pub(super) fn go_on(&self, task: &Task) -> Result<()> {
         task.with_cgroup(|cgroup| self.layout.signal(cgroup, libc::SIGCONT))
     }

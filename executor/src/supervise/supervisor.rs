@@ -42,7 +42,7 @@ use super::task::Task;
 /// The settings that a shim starts with.
 #[derive(Debug)]
 pub struct Config {
-    /// The sandbox's folder.
+    /// The folder of the task or sandbox that the shim is started for; the caller holds its lock.
     pub folder: Folder,
     /// The folder of all sandboxes.
     pub state: StateDir,
@@ -50,7 +50,7 @@ pub struct Config {
     pub shim_cgroup: ShimCgroup,
     /// Creates systemd units, for tasks whose cgroups are units.
     pub systemd: Systemd,
-    /// When the shim leaves.
+    /// What makes the shim leave; the end of its last task by default.
     pub leave: Leave,
     /// Receives the events of the shim's tasks. `None` writes them to the journal in the state folder.
     pub tell: Option<Teller>,
@@ -83,7 +83,7 @@ impl Config {
     }
 }
 
-/// When a shim leaves.
+/// What makes a shim leave, which ends its loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leave {
     /// When its last task ends, or when its manager goes away before it has launched any: see

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Property;
 
-/// A request to systemd.
+/// A request about units of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
     /// Report each of these units, loaded from disk if need be.
@@ -51,11 +51,11 @@ pub struct Revert {
 pub struct DropIn {
     /// Where the file is on the host.
     pub path: PathBuf,
-    /// What the file contains.
+    /// All that the file contains.
     pub text: String,
 }
 
-/// The answer of systemd.
+/// What systemd has answered to a [`Question`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The request was carried out.

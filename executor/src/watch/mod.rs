@@ -36,7 +36,7 @@ pub enum Finding {
     },
     /// The task uses much memory.
     Memory {
-        /// The part of memory.
+        /// The part that is larger than it may be.
         part: Part,
         /// How much the task uses, in bytes.
         bytes: u64,
@@ -60,14 +60,14 @@ pub enum Finding {
     IoPressure(Stall),
     /// Unexpected processes are in the shim's own cgroup.
     UnexpectedProcesses {
-        /// Some of them.
+        /// Up to five of these processes.
         processes: Vec<Stray>,
         /// How many others there are.
         others: u64,
     },
 }
 
-/// A part of memory.
+/// A part of the memory that a task uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -75,14 +75,14 @@ pub enum Part {
     Total,
     /// Anonymous memory: the processes' own.
     Anon,
-    /// Page cache.
+    /// Page cache: what the kernel keeps of files in memory.
     Cache,
 }
 
 /// Time in which processes waited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
-    /// Which processes waited.
+    /// Whether some processes waited, or all at the same time.
     pub who: Stalled,
     /// How long they may wait, in µs.
     pub above_usec: u64,

@@ -25,7 +25,7 @@ const GENERATIONS: usize = 1000;
 /// How much of a command line is told, in characters.
 const TOLD: usize = 64;
 
-/// An unexpected process.
+/// A process in the shim's cgroup that nobody expects there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stray {
     /// In the shim's pid namespace.
@@ -73,7 +73,7 @@ pub struct Family<'a> {
     pub tasks: &'a BTreeSet<i32>,
     /// Processes that were charged there by request.
     pub helpers: &'a BTreeSet<ProcessIdentity>,
-    /// The value of [`MARKER`].
+    /// The value of [`MARKER`] that expected processes have.
     pub mark: &'a str,
 }
 

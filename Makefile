@@ -13,11 +13,10 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 BIN = $(abspath $(TARGET)/bin)
 # Namespaces and cgroups need root.
 ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
-# What is installed: each package has a binary, called as it is or as its manager finds it.
-PACKAGES = bowline bowline-shim bowline-init bowline-containerd bowline-nomad
-BINARIES = $(foreach package,$(PACKAGES),$(or $(CALLED_$(package)),$(package)))
-CALLED_bowline-containerd = containerd-shim-bowline-v1
-CALLED_bowline-nomad = nomad-driver-bowline
+# What is installed: each package, with its binary's name where a manager finds that by another.
+PROGRAMS = bowline bowline-shim bowline-init bowline-containerd:containerd-shim-bowline-v1 bowline-nomad:nomad-driver-bowline
+PACKAGES = $(foreach program,$(PROGRAMS),$(firstword $(subst :, ,$(program))))
+BINARIES = $(foreach program,$(PROGRAMS),$(lastword $(subst :, ,$(program))))
 DENY = $(TARGET)/tools/bin/cargo-deny
 CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
 DEB = $(TARGET)/deb/bowline.deb

@@ -48,9 +48,15 @@ const LATER: Duration = Duration::from_secs(2);
 /// # Errors
 /// What could not be ended; a process that may be the task's, where nothing says whether it is.
 pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
-    let layout = cgroup::detect()?;
+    let mut layout = cgroup::detect()?;
     // Without a record no task was launched.
     let (record, damage) = readable(folder)?;
+    // The sandbox may go on without this member.
+    if let Some((above, _)) =
+        record.as_ref().filter(|of| of.sandbox.is_some()).and_then(|of| of.cgroup.rsplit_once('/'))
+    {
+        layout.keep(above);
+    }
     let mut first = None;
     // A launch that was cut short may or may not have made the requested cgroup. Its init ends by
     // itself; any other process there is a stranger, and stays.

@@ -3,6 +3,7 @@
 //! while it takes a task over. Each time the exit code is the real one, and no byte is lost.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
@@ -180,6 +181,92 @@ fn a_shim_that_is_killed_at_any_system_call_of_a_launch() {
     }
     assert!(tally.survived > 0 && never > 0, "{} went on, {never} were never started", tally.survived);
     tally.end("run: its shim is killed in the launch", &host);
+}
+
+/// A run in a sandbox whose shim, as it launches the member, meets what strace does by `flags`. Returns what the run
+/// came to, and what strace saw until the member was launched or given up.
+fn run_in(sandbox: &Sandbox<'_>, host: &Host, marked: &Marked<'_>, flags: &[&str]) -> (Ran, String) {
+    let file = marked.described(host);
+    let shim = sandbox.shim_pid();
+    let trace = Trace::of(host, shim, flags.iter().copied());
+    let args = ["run", "--sandbox", sandbox.id(), "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")];
+    let run = host.spawn(args);
+    run.read_stdout();
+    run.read_stderr();
+    let mut launch = Launch { run, trace, shim };
+    launch.meet(marked);
+    marked.may_end();
+    (launch.run.finish(), launch.trace.so_far())
+}
+
+/// The cgroups that are in the one with this folder.
+fn cgroups_in(cgroup: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cgroup).expect("it is there");
+    entries.map(|entry| entry.expect("readable").path()).filter(|path| path.is_dir()).collect()
+}
+
+/// The member goes on under a new shim, or nothing is left of it; the sandbox goes on.
+#[test]
+fn a_sandbox_whose_shim_is_killed_at_any_system_call_of_a_members_launch() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--pids=50").create();
+    let calls = {
+        let marked = Marked::new(&host);
+        let (ran, trace) = run_in(&sandbox, &host, &marked, &[]);
+        ran.assert_code(7);
+        marked.task.bowline("rm", []).assert_code(0);
+        numbered(trace.lines())
+    };
+    let (mut tally, mut never) = (Tally::default(), 0);
+    let faults = ["signal=KILL", "delay_exit=1000s"].into_iter().cycle();
+    for ((name, number, _), fault) in calls.iter().step_by(stride()).zip(faults) {
+        let inject = format!("inject={name}:{fault}:when={number}");
+        let marked = Marked::new(&host);
+        let ran = run_in(&sandbox, &host, &marked, &["-e", &inject]).0;
+        tally.tried += 1;
+        let is_whole = ran.code == Some(7) && ran.stdout == output().as_bytes();
+        let is_refused = ran.code == Some(125) && !marked.has_begun() && !marked.task.file("").exists();
+        tally.survived += usize::from(is_whole);
+        never += usize::from(is_refused);
+        if is_whole {
+            marked.task.bowline("rm", []).assert_code(0);
+        }
+        // The sandbox has a shim, if need be a new one, and its limits.
+        sandbox.task("exit 3").run().assert_code(3);
+        let left = cgroups_in(&sandbox.cgroup("pids"));
+        if !(is_whole || is_refused) || !left.is_empty() || sandbox.cgroup_file("pids", "pids.max") != "50" {
+            tally.lost.push(format!("{inject}: {ran}; left: {left:?}"));
+        }
+    }
+    assert!(tally.survived > 0 && never > 0, "{} went on, {never} were never started", tally.survived);
+    sandbox.rm([]);
+    tally.end("run in a sandbox: its shim is killed in the launch", &host);
+}
+
+/// Nobody is there to undo it, until somebody removes the member.
+#[test]
+fn a_members_launch_whose_shim_and_caller_are_killed_is_removed_from_the_sandboxs_cgroup() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let (cgroup, shim) = (sandbox.cgroup("pids"), sandbox.shim_pid());
+    let identity = || fs::metadata(&cgroup).map(|meta| meta.ino()).ok();
+    let before = identity();
+    let marked = Marked::new(&host);
+    let file = marked.described(&host);
+    let mut trace = Trace::of(&host, shim, ["-e", "inject=clone3:delay_enter=1000s:when=1"]);
+    let args = ["run", "--sandbox", sandbox.id(), "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")];
+    let run = host.spawn(args);
+    eventually("the member has a cgroup", || (!cgroups_in(&cgroup).is_empty()).then_some(()));
+    run.signal(Signal::KILL);
+    run.finish();
+    kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("it lives");
+    trace.stop();
+    assert!(marked.task.file("").exists());
+    marked.task.bowline("rm", []).assert_code(0);
+    assert_eq!((identity(), cgroups_in(&cgroup)), (before, Vec::new()));
+    sandbox.task("exit 3").run().assert_code(3);
+    sandbox.rm([]);
+    host.assert_nothing_left();
 }
 
 /// What the kernel did is done, and the shim could not store that: what it read is in no pipe any more, and what it

@@ -37,6 +37,8 @@ pub fn is_v2() -> bool {
 pub struct Layout {
     pub(crate) version: Version,
     pub(crate) hierarchies: Vec<Hierarchy>,
+    /// A cgroup that stays when the last one in it is removed.
+    kept: Option<String>,
 }
 
 impl Layout {
@@ -51,7 +53,7 @@ impl Layout {
         }
         let v1 = hierarchies.iter().any(|h| h.controllers.iter().any(|c| c == FREEZER));
         if v1 {
-            return Ok(Layout { version: Version::V1, hierarchies });
+            return Ok(Layout { version: Version::V1, hierarchies, kept: None });
         }
         hierarchies.retain(|h| h.unified);
         for hierarchy in &mut hierarchies {
@@ -64,12 +66,17 @@ impl Layout {
             )
             .hint("mount cgroup2 at /sys/fs/cgroup"));
         }
-        Ok(Layout { version: Version::V2, hierarchies })
+        Ok(Layout { version: Version::V2, hierarchies, kept: None })
     }
 
     /// An empty layout, for callers that use no cgroups: nothing is found there, and nothing made.
     pub fn none() -> Layout {
-        Layout { version: Version::V2, hierarchies: Vec::new() }
+        Layout { version: Version::V2, hierarchies: Vec::new(), kept: None }
+    }
+
+    /// Keeps the cgroup at `path`, a sandbox's, whatever that is opened from now on is removed from it.
+    pub fn keep(&mut self, path: &str) {
+        self.kept = Some(path.to_owned());
     }
 
     /// Where this host's controllers are.
@@ -207,6 +214,9 @@ impl Layout {
             if let Some(made) = hierarchy.open(path)? {
                 cgroup.members.push(Member::new(index, made));
             }
+        }
+        if let Some(kept) = self.kept.as_deref().filter(|kept| Path::new(path).starts_with(kept)) {
+            cgroup.stay_in(kept);
         }
         Ok((!cgroup.members.is_empty()).then_some(cgroup))
     }

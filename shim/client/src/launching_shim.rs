@@ -43,6 +43,8 @@ enum By {
     Us(Child),
     /// The shim is a sandbox's. We hold a lock on the member's folder until the shim has answered, which has one by then.
     Sandbox(Option<Lock>),
+    /// The sandbox's shim died before it had answered, and no other has the member.
+    Nobody,
 }
 
 impl Up {
@@ -96,7 +98,7 @@ impl Up {
                 // Does no harm: the shim serves no task yet.
                 let _ = child.kill();
                 let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
-                Err(give_up(child, &folder, programs, error))
+                Err(give_up(By::Us(child), &folder, programs, error))
             }
         }
     }
@@ -129,22 +131,24 @@ impl Up {
                 Ok(Presence::Starting) => return Err(broken),
                 // Whoever waits for its end finds the report.
                 Ok(Presence::Exited(_)) => {}
-                Ok(Presence::Dead) => {
-                    return Err(match self.by {
-                        By::Us(_) => never_started(&id),
-                        By::Sandbox(_) => broken,
-                    });
-                }
-                Err(error) => {
-                    let record = self.folder.record()?;
-                    let may_have_run = record.is_some_and(|record| may_have_run(&self.folder, &record));
-                    return Err(if may_have_run { error } else { never_started(&id) });
-                }
+                Ok(Presence::Dead) => return Err(self.shim_died(broken)?),
+                Err(error) => return Err(self.shim_died(error)?),
             }
             break;
         }
         let pid = self.folder.record()?.and_then(|record| record.pid).unwrap_or_default();
         Ok(LaunchResponse { pid, ..LaunchResponse::default() })
+    }
+
+    /// Whatever is left of the launch is ours to undo. Returns the error to give it up with: `error`, where the task's
+    /// command may have been run.
+    fn shim_died(&mut self, error: Error) -> Result<Error> {
+        if let By::Sandbox(_) = self.by {
+            self.by = By::Nobody;
+        }
+        let record = self.folder.record()?;
+        let may_have_run = record.is_some_and(|record| may_have_run(&self.folder, &record));
+        Ok(if may_have_run { error } else { never_started(&self.shim.id) })
     }
 
     pub fn folder(&self) -> &Folder {
@@ -159,6 +163,7 @@ impl Up {
         match by {
             By::Us(child) => children::keep(child),
             By::Sandbox(lock) => drop(lock),
+            By::Nobody => {}
         }
         folder
     }
@@ -183,8 +188,8 @@ impl Up {
                 }
                 Ok((folder, !status.success()))
             }
-            By::Sandbox(lock) => {
-                drop(lock);
+            By::Sandbox(_) | By::Nobody => {
+                drop(by);
                 drop(lock_after(&folder).await?);
                 // Should the sandbox's shim die, cleaning up the sandbox also cleans up the member.
                 Ok((folder, false))
@@ -198,7 +203,7 @@ impl Up {
         match (&self.by, rm) {
             // Drop the hint, which suggests this clean-up.
             (By::Us(_), true) => self.abandon(Error::new(error.kind(), error.message())),
-            (By::Us(_), false) | (By::Sandbox(_), _) => error,
+            (By::Us(_), false) | (By::Sandbox(_) | By::Nobody, _) => error,
         }
     }
 
@@ -206,13 +211,7 @@ impl Up {
     pub fn abandon(self, error: Error) -> Error {
         let Up { folder, by, programs, shim, .. } = self;
         drop(shim);
-        match by {
-            By::Us(child) => give_up(child, &folder, &programs, error),
-            By::Sandbox(lock) => {
-                drop(lock);
-                discard(&folder, error)
-            }
-        }
+        give_up(by, &folder, &programs, error)
     }
 
     /// Gives up a sandbox that could not be created. Networks that plugins cannot undo are kept for another try.
@@ -263,11 +262,19 @@ fn dismiss(child: &mut Child) -> bool {
     child.wait().is_ok_and(|status| status.signal().is_some())
 }
 
-/// Ends our own shim, undoes what it has left, and removes the folder; returns the error.
-fn give_up(mut child: Child, folder: &Folder, programs: &Programs, error: Error) -> Error {
+/// Ends our own shim, undoes what one that was killed has left, and removes the folder; returns the error.
+fn give_up(by: By, folder: &Folder, programs: &Programs, error: Error) -> Error {
     // A shim that was killed did not undo what it had made, if only a cgroup ahead. Never undo after a shim that exited
-    // by itself: what it was refused, such as a cgroup, belongs to somebody else.
-    let undone = match dismiss(&mut child) {
+    // by itself, or refused: what it was refused, such as a cgroup, belongs to somebody else.
+    let was_killed = match by {
+        By::Us(mut child) => dismiss(&mut child),
+        By::Sandbox(lock) => {
+            drop(lock);
+            false
+        }
+        By::Nobody => true,
+    };
+    let undone = match was_killed {
         true => programs.systemd().and_then(|systemd| undo(folder, &systemd)).map(drop),
         false => Ok(()),
     };

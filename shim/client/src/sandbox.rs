@@ -74,7 +74,7 @@ impl Shim {
 
     /// This shim, asked about the member with this folder.
     pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
-        Shim { client: self.client.clone(), id: id.to_string(), folder, socket: None, connection: None }
+        Shim { client: self.client.clone(), id: id.to_string(), folder, socket: self.socket, connection: None }
     }
 
     pub async fn create_sandbox(&self) -> Result<()> {

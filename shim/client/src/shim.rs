@@ -28,7 +28,7 @@ pub struct Shim {
     pub(crate) client: BowlineClient,
     pub(crate) id: String,
     pub(crate) folder: Folder,
-    /// The one that the connection was made to; absent where the shim is a sandbox's.
+    /// The one that the connection was made to, if it was there to be looked at.
     pub(crate) socket: Option<Socket>,
     /// A descriptor of the connection, which shows whether that is still open; absent where the shim is a sandbox's.
     pub(crate) connection: Option<Arc<OwnedFd>>,

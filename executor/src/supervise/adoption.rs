@@ -255,9 +255,7 @@ impl Supervisor {
         if !task.is_live() || task.handles.borrow().init.is_none() {
             return;
         }
-        if task.facts.look(|facts| facts.record.unit.is_some()) {
-            self.watch_oom(task);
-        }
+        self.watch_oom_of_unit(task);
         self.take_over_exec_groups(task);
         let health = task.facts.look(|facts| facts.health.clone());
         if task.status() != Status::Stopping {

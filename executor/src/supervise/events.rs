@@ -163,6 +163,14 @@ impl Supervisor {
         until_end(task, async move |task| supervisor.hear_of_oom(task, &watch).await);
     }
 
+    /// Begins that at once for a task in a systemd unit: when the task has ended, systemd may have removed the cgroup that
+    /// counts its kills. For others it begins when the shim settles.
+    pub(super) fn watch_oom_of_unit(self: &Rc<Self>, task: &Rc<Task>) {
+        if task.facts.look(|facts| facts.record.unit.is_some()) {
+            self.watch_oom(task);
+        }
+    }
+
     async fn hear_of_oom(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) {
         // Report what was killed before the watch began.
         self.oom_found(task, watch);

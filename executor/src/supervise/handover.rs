@@ -219,8 +219,8 @@ impl Supervisor {
             if let Life::Killing(_) = life {
                 task.kill_to_the_last(&self.layout);
             }
-            // Else that begins when the shim settles.
-            if in_unit || !settles {
+            // Else that begins when the shim settles, after the start.
+            if in_unit || life != Life::Created && !settles {
                 self.watch_oom(task);
             }
             if times_out {

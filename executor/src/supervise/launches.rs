@@ -120,10 +120,7 @@ impl Supervisor {
         self.started(&task)?;
         task.may_close_pipes();
         self.see_off(&task);
-        if task.facts.look(|facts| facts.record.unit.is_some()) {
-            // When the task has ended, systemd may have removed the cgroup that counts its kills.
-            self.watch_oom(&task);
-        }
+        self.watch_oom_of_unit(&task);
         let pid = self.settle_start(&task).await?;
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
@@ -142,7 +139,7 @@ impl Supervisor {
         };
         task.handles.borrow_mut().held = held;
         task.facts.change(|facts| facts.restored = restored);
-        self.watch_oom(&task);
+        self.watch_oom_of_unit(&task);
         self.keep_record(&task);
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || ManagerEvent::Created { pid });
@@ -172,7 +169,9 @@ impl Supervisor {
             None => return Err(Error::new(Kind::WrongState, format!("task {id} was started already"))),
         }
         self.started(&task)?;
-        self.settle_start(&task).await.map(drop)
+        self.settle_start(&task).await?;
+        self.settle(id.clone());
+        Ok(())
     }
 
     /// Runs the hooks of a program that runs, and tells the manager, whose start has then succeeded. Returns the pid of

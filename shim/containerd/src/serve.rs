@@ -69,6 +69,7 @@ pub fn run(invocation: Invocation, begin: Begin) -> Result<()> {
         leave: Leave::WhenTold,
         tell: Some(tell),
         limits: InheritedLimits::Managers,
+        only_a_shim: true,
         ..Config::new(Folder::at(&invocation.bundle), StateDir::new(STATE), ShimCgroup::Inherit, systemd)
     };
     let socket = invocation.socket.clone();

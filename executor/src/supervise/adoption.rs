@@ -90,32 +90,35 @@ impl Supervisor {
         sandbox.happen(Trigger::Made);
         let members: Vec<Folder> =
             self.config.state.members(&id)?.iter().map(|id| self.config.state.folder(id)).collect();
-        let mut inits = Vec::new();
-        for member in &members {
-            match member.record() {
-                Err(error) if is_final(&error) => {}
-                record => inits.extend(record?.map(|record| record.live_init()).transpose()?.flatten()),
-            }
-        }
-        let inits: Vec<i32> = inits.iter().map(|init| init.pid).collect();
-        sandbox.share_again(&inits).await?;
+        sandbox.share_again(&live_inits(&members)?).await?;
         self.hold_pids_again(&sandbox).await?;
         tracing::warn!(%id, "took over a sandbox whose shim died");
+        self.adopt_members(&sandbox, members, events).await?;
+        self.budget_members(&sandbox).await?;
+        self.overhead.enter_again(&self.layout).await?;
+        sandbox.set_adoptable(true)?;
+        self.release();
+        Ok(())
+    }
+
+    /// Takes over the members that have not ended. One that no shim could take over stays without.
+    async fn adopt_members(
+        self: &Rc<Self>,
+        sandbox: &Sandbox,
+        members: Vec<Folder>,
+        events: &EventCounts,
+    ) -> Result<()> {
         for member in members {
             if matches!(member.exit(), Ok(Some(_))) {
                 continue;
             }
             let name = member.name();
-            match self.adopt_task(member, Some(&sandbox), events).await {
+            match self.adopt_task(member, Some(sandbox), events).await {
                 Ok(()) => {}
                 Err(error) if is_final(&error) => tracing::error!(%error, %name, "a member stays without a shim"),
                 Err(error) => return Err(error.within(format_args!("member {name}"))),
             }
         }
-        self.budget_members(&sandbox).await?;
-        self.overhead.enter_again(&self.layout).await?;
-        sandbox.is_whole(true)?;
-        self.release();
         Ok(())
     }
 
@@ -271,6 +274,18 @@ impl Supervisor {
         }
         self.settle(task.id.clone());
     }
+}
+
+/// The pids of the members' inits that live.
+fn live_inits(members: &[Folder]) -> Result<Vec<i32>> {
+    let mut inits = Vec::new();
+    for member in members {
+        match member.record() {
+            Err(error) if is_final(&error) => {}
+            record => inits.extend(record?.map(|record| record.live_init()).transpose()?.flatten()),
+        }
+    }
+    Ok(inits.iter().map(|init| init.pid).collect())
 }
 
 impl Record {

@@ -249,7 +249,7 @@ impl Sandbox {
     }
 
     /// Lets another shim take the sandbox over, should this one die, or no longer.
-    pub(super) fn is_whole(&self, is_it: bool) -> Result<()> {
+    pub(super) fn set_adoptable(&self, is_it: bool) -> Result<()> {
         let namespaces = self.handles.borrow().shared.inodes();
         self.facts.change(|facts| facts.record.whole = if is_it { Whole::with(namespaces) } else { None });
         self.keep_record()

@@ -87,7 +87,7 @@ impl Supervisor {
             sandbox.share().await?;
             self.hold_pids(&sandbox).await?;
             sandbox.connect().await?;
-            sandbox.is_whole(true)
+            sandbox.set_adoptable(true)
         };
         let made = made.await.and_then(|()| self.may_make(&id));
         match made {
@@ -261,7 +261,7 @@ impl Supervisor {
             task.seen_off().await?;
         }
         sandbox.happen(Trigger::Dismantle);
-        if let Err(error) = sandbox.is_whole(false) {
+        if let Err(error) = sandbox.set_adoptable(false) {
             tracing::warn!(%error, "should this shim die now, another may take over what is left of the sandbox");
         }
         self.release_pids(sandbox).await;

@@ -192,22 +192,27 @@ pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure
     Ok(figure)
 }
 
-/// Execs in one task, all at once.
+/// Execs in one task, all at once. A peer that takes longer for them than a call may has a dash here, and must not be
+/// measured afterwards: it still has to do what it was asked for.
 pub fn execs_at_once(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<Vec<Row>> {
     let held = on.hold()?;
     let names = ["half have ended", "all have ended"].map(|part| format!("containerd: {count} execs at once: {part}"));
-    let rows = rounds.measure(names.each_ref().map(String::as_str), Gap::None, on, ready, |on, column| {
+    let mut rows = rounds.measure(names.each_ref().map(String::as_str), Gap::None, on, ready, |on, column| {
         let Some((daemon, one)) = on.at(column).zip(held[column].as_ref()) else { return Ok([None; 2]) };
         match daemon.execs_at_once(&vec![one.id(); count]) {
-            // A peer that loses one's end is no reason to measure nobody.
+            // A slow peer is no reason to measure nobody.
             Err(error) if column > BOWLINE && error.kind() == Kind::Timeout => {
-                say(&format!("{} is left out from here on: {error}", COLUMNS[column]));
+                say(&format!("{} has no figure for {count} execs at once: {error}", COLUMNS[column]));
                 on.daemons[column] = None;
                 Ok([None; 2])
             }
             took => Ok(took?.map(Some)),
         }
     })?;
+    // The rounds that it did in time would flatter it.
+    for (column, _) in on.daemons.iter().enumerate().filter(|(_, daemon)| daemon.is_none()) {
+        rows.iter_mut().for_each(|row| row.samples[column].clear());
+    }
     on.end(held)?;
     Ok(rows.into())
 }

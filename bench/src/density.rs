@@ -15,9 +15,10 @@ use crate::contenders::Contenders;
 use crate::groups;
 use crate::memory::{self, SETTLE, kernel_number};
 use crate::open_files;
+use crate::quiet;
 use crate::rounds::Rounds;
 use crate::say::say;
-use crate::table::{aligned, digits};
+use crate::table::{aligned, digits, mark};
 
 /// What is measured: its name, and its unit. The first three are of one task.
 const MEASURES: [(&str, &str); 6] = [
@@ -37,6 +38,8 @@ struct Step {
     name: String,
     tasks: usize,
     values: [f64; MEASURES.len()],
+    /// Whether something else kept the machine busy meanwhile.
+    busy: bool,
 }
 
 /// The measured steps: one for each number of tasks, and one for the sandboxes.
@@ -52,28 +55,42 @@ pub fn measure(rounds: &Rounds, on: &mut Contenders, bin: &Path, sizes: &[usize]
     let mut all = Vec::new();
     for size in sizes {
         say(&format!("measuring density: {size} tasks"));
-        let (begin, more) = (Instant::now(), size - all.len());
-        for _ in 0..more {
-            rounds.go_on()?;
-            all.push(on.shims.hold(&job.description)?);
-        }
-        let start = milliseconds(begin.elapsed()) / more as f64;
-        let name = if *size == 1 { "1 task".to_owned() } else { format!("{size} tasks") };
-        steps.push(Step::of(name, *size, start, all.iter().map(|up| up.pid()), before, &commands)?);
+        let (step, busy) = quiet::watched(|| {
+            let (begin, more) = (Instant::now(), size - all.len());
+            for _ in 0..more {
+                rounds.go_on()?;
+                all.push(on.shims.hold(&job.description)?);
+            }
+            let start = milliseconds(begin.elapsed()) / more as f64;
+            let name = if *size == 1 { "1 task".to_owned() } else { format!("{size} tasks") };
+            Step::of(name, *size, start, all.iter().map(|up| up.pid()), before, &commands)
+        })?;
+        steps.push(Step { busy, ..step });
     }
+    // The kernel frees networks and cgroups for a while: some seconds after a thousand of them.
+    let looks = all.len() / 10;
     drop(all);
+    for _ in 0..looks {
+        rounds.go_on()?;
+        if quiet::others()?.is_none() {
+            break;
+        }
+    }
 
     say(&format!("measuring density: {sandboxes} sandboxes"));
     let member = on.member(&["/bin/sleep", "1000000"])?;
-    let (before, begin) = (available()?, Instant::now());
     let mut all = Vec::new();
-    for _ in 0..sandboxes {
-        rounds.go_on()?;
-        all.push(on.shims.hold_sandbox(&member, 2)?);
-    }
-    let start = milliseconds(begin.elapsed()) / (2 * sandboxes) as f64;
-    let name = format!("{sandboxes} sandboxes of 2");
-    steps.push(Step::of(name, 2 * sandboxes, start, all.iter().map(|sandbox| sandbox.pid()), before, &commands)?);
+    let (step, busy) = quiet::watched(|| {
+        let (before, begin) = (available()?, Instant::now());
+        for _ in 0..sandboxes {
+            rounds.go_on()?;
+            all.push(on.shims.hold_sandbox(&member, 2)?);
+        }
+        let start = milliseconds(begin.elapsed()) / (2 * sandboxes) as f64;
+        let name = format!("{sandboxes} sandboxes of 2");
+        Step::of(name, 2 * sandboxes, start, all.iter().map(|sandbox| sandbox.pid()), before, &commands)
+    })?;
+    steps.push(Step { busy, ..step });
     Ok(Density(steps))
 }
 
@@ -96,7 +113,7 @@ impl Step {
             commands.run(command)?;
             *value = milliseconds(commands.run(command)?);
         }
-        Ok(Step { name, tasks, values })
+        Ok(Step { name, tasks, values, busy: false })
     }
 
     /// A value as the chart has it: for one task.
@@ -114,7 +131,8 @@ impl Density {
         let mut lines = vec![std::iter::once(String::new()).chain(heading).collect::<Vec<_>>()];
         lines.push(std::iter::once("---").chain([("---:"); MEASURES.len()]).map(str::to_owned).collect());
         for step in &self.0 {
-            lines.push(std::iter::once(step.name.clone()).chain(step.values.iter().map(|v| digits(*v))).collect());
+            let name = format!("{}{}", step.name, mark(step.busy));
+            lines.push(std::iter::once(name).chain(step.values.iter().map(|v| digits(*v))).collect());
         }
         aligned(&lines)
     }
@@ -123,7 +141,7 @@ impl Density {
         let step = |step: &Step| {
             let measures = MEASURES.iter().zip(step.values);
             let values = measures.map(|((name, unit), value)| json!({"name": name, "unit": unit, "value": value}));
-            json!({"name": step.name, "tasks": step.tasks, "values": values.collect::<Vec<_>>()})
+            json!({"name": step.name, "tasks": step.tasks, "busy": step.busy, "values": values.collect::<Vec<_>>()})
         };
         self.0.iter().map(step).collect()
     }

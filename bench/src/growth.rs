@@ -8,9 +8,10 @@ use crate::contenders::Contenders;
 use crate::groups::{self, Held};
 use crate::memory::{self, SETTLE};
 use crate::open_files;
+use crate::quiet;
 use crate::rounds::{Gap, Rounds};
 use crate::shim::Call;
-use crate::table::{self, BOWLINE, Figure, Row};
+use crate::table::{BOWLINE, Figure, Row};
 
 /// Starts as many that sleep as its first argument says.
 const CROWD: &str = "i=1; while [ $i -lt $0 ]; do sleep 1000000 & i=$((i+1)); done; exec sleep 1000000";
@@ -72,15 +73,18 @@ pub fn waiters(on: &mut Contenders, count: usize) -> Result<Vec<Figure>> {
     let job = groups::sleeper(on)?;
     let up = on.shims.hold(&job.description)?;
     std::thread::sleep(SETTLE);
-    let before = memory::private(up.pid())?;
-    let waiting = on.shims.wait_often(&up, count)?;
-    std::thread::sleep(SETTLE);
-    let each = (memory::private(up.pid())? - before) / count as f64;
-    let known = on.shims.end_of(&up, waiting)?;
-    let figure = |name: String, value, unit| Figure { name, values: table::of_bowline(value), unit };
+    let ((each, known), busy) = quiet::watched(|| {
+        let before = memory::private(up.pid())?;
+        let waiting = on.shims.wait_often(&up, count)?;
+        std::thread::sleep(SETTLE);
+        let each = (memory::private(up.pid())? - before) / count as f64;
+        Ok((each, on.shims.end_of(&up, waiting)?))
+    })?;
+    let figure =
+        |what: &str, value, unit| Figure::of_bowline(format!("{count} wait for a task: {what}"), unit, value, busy);
     Ok(vec![
-        figure(format!("{count} wait for a task: private memory of its shim, each"), each, "KiB"),
-        figure(format!("{count} wait for a task: from the kill until the last knows"), known.as_secs_f64() * 1e3, "ms"),
+        figure("private memory of its shim, each", each, "KiB"),
+        figure("from the kill until the last knows", known.as_secs_f64() * 1e3, "ms"),
     ])
 }
 

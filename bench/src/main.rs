@@ -148,8 +148,12 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     if arguments.account {
-        let managers = managed::start(&mut contenders, &bin)?;
-        return print(&account::tables(&mut rounds, &mut contenders, managers, &bin)?);
+        let (tables, busy) = quiet::watched(|| {
+            let managers = managed::start(&mut contenders, &bin)?;
+            account::tables(&mut rounds, &mut contenders, managers, &bin)
+        })?;
+        let warning = if busy { "Something else kept the machine busy: these figures say little.\n\n" } else { "" };
+        return print(&format!("{warning}{tables}"));
     }
     let about = about(&contenders, count);
     let mut rows = rows(&mut rounds, &mut contenders, arguments, &bin)?;
@@ -269,8 +273,9 @@ fn figures(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> R
     rounds.go_on()?;
     let job = groups::sleeper(on)?;
     let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
-    let values = memory::measure(&mut Alone(&mut on.shims, &job.description), most, Duration::from_secs(idle))?;
-    let figure = |((name, unit), value)| Figure { name, values: table::of_bowline(value), unit };
+    let mut shims = Alone(&mut on.shims, &job.description);
+    let (values, busy) = memory::measure(rounds, &mut shims, most, Duration::from_secs(idle))?;
+    let figure = |((name, unit), value)| Figure::of_bowline(name, unit, value, busy);
     figures.extend(memory::names("", most).into_iter().zip(values).map(figure));
     Ok(figures)
 }
@@ -387,7 +392,7 @@ fn legend(about: &Value) -> String {
     }
     format!(
         "{}; {}.\n\
-         *: something else kept the machine busy; the row says little.\n\
+         *: something else kept the machine busy; the figures say little.\n\
          n: measurements of each; of fewer than 100 the p99 is the largest.\n\
          removed: the command has ended; for bowline, its shim has left, which it does when all is removed.\n\
          floor: the kernel alone, without a filter; of calls, one that does nothing; of containerd, with a shim that does nothing.\n\

@@ -164,28 +164,28 @@ pub fn together(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<
 /// What a command in a task takes of the whole machine, in processor time, where one comes every 100 ms, as a health check
 /// does: less what the machine does without. `count` of them.
 pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure> {
-    let mut figure = Figure {
-        name: "containerd: processor time of the machine for an exec".to_owned(),
-        values: Cells::default(),
-        unit: "ms",
-    };
+    let mut figure = Figure::new("containerd: processor time of the machine for an exec", "ms");
     for (daemon, value) in on.daemons.iter_mut().zip(&mut figure.values) {
         let Some(daemon) = daemon else { continue };
         let one = daemon.hold()?;
         daemon.exec_in(one.id())?;
-        let idle = spent(|| {
-            std::thread::sleep(BETWEEN_PROBES * 20);
-            Ok(())
-        })?;
-        let probing = spent(|| {
-            for _ in 0..count {
-                rounds.go_on()?;
-                std::thread::sleep(BETWEEN_PROBES);
-                daemon.exec_in(one.id())?;
-            }
-            Ok(())
+        let ((idle, probing), busy) = quiet::watched(|| {
+            let idle = spent(|| {
+                std::thread::sleep(BETWEEN_PROBES * 20);
+                Ok(())
+            })?;
+            let probing = spent(|| {
+                for _ in 0..count {
+                    rounds.go_on()?;
+                    std::thread::sleep(BETWEEN_PROBES);
+                    daemon.exec_in(one.id())?;
+                }
+                Ok(())
+            })?;
+            Ok((idle, probing))
         })?;
         daemon.end(one)?;
+        figure.busy |= busy;
         let [busy, took, idly, idle] = [probing.0, probing.1, idle.0, idle.1].map(|time| time.as_secs_f64());
         *value = Some((busy - idly / idle * took).max(0.0) / count as f64 * 1e3);
     }
@@ -221,22 +221,30 @@ pub fn execs_at_once(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Re
 /// how many of them there were in time.
 pub fn probes_of_many(rounds: &Rounds, on: &mut Managers, tasks: usize, time: Duration) -> Result<Vec<Figure>> {
     let what = format!("containerd: {tasks} tasks, an exec in each every second");
-    let figure = |part: &str, unit| Figure { name: format!("{what}: {part}"), values: Cells::default(), unit };
-    let mut figures = vec![figure("the machine is idle", "%"), figure("execs of those asked for", "%")];
+    let figure = |part: &str| Figure::new(format!("{what}: {part}"), "%");
+    let mut figures = vec![figure("the machine is idle"), figure("execs of those asked for")];
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     for (column, daemon) in on.daemons.iter_mut().enumerate() {
         let Some(daemon) = daemon else { continue };
         let (ids, _) = daemon.start_all(tasks, AT_ONCE)?;
+        // What the starts and the last execs leave to be done is nobody else's.
+        let settle = || std::thread::sleep(memory::SETTLE);
+        settle();
         let mut done = 0;
-        let (busy, took) = spent(|| {
-            done = daemon.probe_all(&ids, time, AT_ONCE, rounds)?;
-            Ok(())
+        let ((busy, took), others) = quiet::watched(|| {
+            let spent = spent(|| {
+                done = daemon.probe_all(&ids, time, AT_ONCE, rounds)?;
+                Ok(())
+            })?;
+            settle();
+            Ok(spent)
         })?;
         daemon.end_all(&ids, AT_ONCE)?;
         let idle = 1.0 - busy.as_secs_f64() / took.as_secs_f64() / processors;
         let asked = tasks as f64 * took.as_secs_f64();
         for (figure, share) in figures.iter_mut().zip([idle, done as f64 / asked]) {
             figure.values[column] = Some(share.clamp(0.0, 1.0) * 100.0);
+            figure.busy |= others;
         }
     }
     Ok(figures)
@@ -244,21 +252,20 @@ pub fn probes_of_many(rounds: &Rounds, on: &mut Managers, tasks: usize, time: Du
 
 /// How often process 1, such as systemd, is told that mounts have changed: for a launch and for an exec.
 pub fn mount_events(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Vec<Figure>> {
-    let figure = |what: &str| Figure {
-        name: format!("containerd: mount changes reported to process 1: {what}"),
-        values: Cells::default(),
-        unit: "number",
-    };
+    let figure = |what: &str| Figure::new(format!("containerd: mount changes reported to process 1: {what}"), "number");
     let mut figures = vec![figure("a launch"), figure("an exec")];
     let Managers { daemons, job } = on;
     for (column, daemon) in daemons.iter_mut().enumerate() {
         let Some(daemon) = daemon else { continue };
         let one = daemon.hold()?;
-        let launches = mounts::changes(|| each(rounds, count, || daemon.launch(&job.spec)))?;
-        let execs = mounts::changes(|| each(rounds, count, || daemon.exec_in(one.id())))?;
+        let (changes, busy) = quiet::watched(|| {
+            let launches = mounts::changes(|| each(rounds, count, || daemon.launch(&job.spec)))?;
+            Ok([launches, mounts::changes(|| each(rounds, count, || daemon.exec_in(one.id())))?])
+        })?;
         daemon.end(one)?;
-        for (figure, changes) in figures.iter_mut().zip([launches, execs]) {
+        for (figure, changes) in figures.iter_mut().zip(changes) {
             figure.values[column] = Some(changes as f64 / count as f64);
+            figure.busy |= busy;
         }
     }
     Ok(figures)
@@ -283,14 +290,15 @@ fn spent(act: impl FnOnce() -> Result<()>) -> Result<(Duration, Duration)> {
 
 pub fn memory(rounds: &Rounds, on: &mut Managers, most: usize, idle: Duration) -> Result<Vec<Figure>> {
     let names = memory::names("containerd: ", most);
-    let mut figures = names.map(|(name, unit)| Figure { name, values: Cells::default(), unit });
+    let mut figures = names.map(|(name, unit)| Figure::new(name, unit));
     for (column, daemon) in on.daemons.iter_mut().enumerate() {
         rounds.go_on()?;
         // Nobody asks what the floor's shim has.
         let Some(daemon) = daemon.as_mut().filter(|_| column != FLOOR) else { continue };
-        let values = memory::measure(daemon, most, idle)?;
+        let (values, busy) = memory::measure(rounds, daemon, most, idle)?;
         for (figure, value) in figures.iter_mut().zip(values) {
             figure.values[column] = Some(value);
+            figure.busy |= busy;
         }
     }
     Ok(figures.into())

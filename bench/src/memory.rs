@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use bowline_executor::{Doing, Error, Kind, Result};
 
+use crate::quiet;
+use crate::rounds::Rounds;
+
 /// How long a shim is left alone before it counts as idle.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
@@ -34,37 +37,43 @@ pub fn names(prefix: &str, most: usize) -> [(String, &'static str); 6] {
     .map(|(name, unit)| (format!("{prefix}{name}"), unit))
 }
 
-/// Measures up to `most` shims at once, and idles for `idle`; values in the
-/// order of [`names`].
-pub fn measure<S: Sleepers>(shims: &mut S, most: usize, idle: Duration) -> Result<[f64; 6]> {
+/// Measures up to `most` shims at once, and idles for `idle`: values in the order of [`names`], and whether the machine was
+/// busy.
+pub fn measure<S: Sleepers>(rounds: &Rounds, shims: &mut S, most: usize, idle: Duration) -> Result<([f64; 6], bool)> {
     // A page of a file that is not on disk yet counts as private.
     rustix::fs::sync();
-    let first = shims.hold()?;
-    std::thread::sleep(SETTLE);
-    let pid = S::pid(&first);
-    let alone = proportional(pid)?;
-    let mut all = vec![first];
-    while all.len() < most {
-        all.push(shims.hold()?);
-    }
-    std::thread::sleep(SETTLE);
-    let mut sum = 0.0;
-    for one in &all {
-        sum += proportional(S::pid(one))?;
-    }
-    let together = sum / all.len() as f64;
-    let before = private(pid)?;
-    for _ in 0..20 {
-        shims.exec(&all[0])?;
-    }
-    std::thread::sleep(SETTLE);
-    let after = private(pid)?;
-    let threads = kernel_number(&format!("/proc/{pid}/status"), "Threads:")?;
-    let begin = switches(pid)?;
-    std::thread::sleep(idle);
-    let wakeups = (switches(pid)? - begin).max(0.0) / idle.as_secs_f64();
+    // The tasks end outside: the kernel then frees what they had, which keeps it busy.
+    let ((values, all), busy) = quiet::watched(|| {
+        let first = shims.hold()?;
+        std::thread::sleep(SETTLE);
+        let pid = S::pid(&first);
+        let alone = proportional(pid)?;
+        let mut all = vec![first];
+        while all.len() < most {
+            rounds.go_on()?;
+            all.push(shims.hold()?);
+        }
+        std::thread::sleep(SETTLE);
+        let mut sum = 0.0;
+        for one in &all {
+            sum += proportional(S::pid(one))?;
+        }
+        let together = sum / all.len() as f64;
+        let before = private(pid)?;
+        for _ in 0..20 {
+            rounds.go_on()?;
+            shims.exec(&all[0])?;
+        }
+        std::thread::sleep(SETTLE);
+        let after = private(pid)?;
+        let threads = kernel_number(&format!("/proc/{pid}/status"), "Threads:")?;
+        let begin = switches(pid)?;
+        std::thread::sleep(idle);
+        let wakeups = (switches(pid)? - begin).max(0.0) / idle.as_secs_f64();
+        Ok(([alone, together, before, after, threads, wakeups], all))
+    })?;
     all.into_iter().try_for_each(|one| shims.end(one))?;
-    Ok([alone, together, before, after, threads, wakeups])
+    Ok((values, busy))
 }
 
 /// PSS, in KiB.

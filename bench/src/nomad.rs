@@ -8,8 +8,9 @@ use bowline_executor::{Doing, Kind, Result};
 pub use crate::driver::Plugin;
 use crate::driver::{Process, Sleeper};
 use crate::memory::{self, kernel_number};
+use crate::quiet;
 use crate::rounds::{Gap, Rounds};
-use crate::table::{self, BOWLINE, Figure, Row};
+use crate::table::{BOWLINE, Figure, Row};
 
 /// From the plugin's start until it says where it listens, of which the agent waits for three.
 pub fn launch(rounds: &mut Rounds, bin: &Path, name: &str) -> Result<Vec<Row>> {
@@ -46,24 +47,26 @@ pub fn exec(rounds: &mut Rounds, on: &mut Plugin, gap: Gap) -> Result<Vec<Row>> 
 
 /// What plugin, shims and inits keep: of one task, and of `most`, started one right after the other and with gaps.
 pub fn memory(rounds: &mut Rounds, on: &mut Plugin, most: usize, idle: Duration) -> Result<Vec<Figure>> {
-    let values = memory::measure(on, most, idle)?;
-    let ours = |((name, unit), value)| Figure { name, values: table::of_bowline(value), unit };
+    let (values, busy) = memory::measure(rounds, on, most, idle)?;
+    let ours = |((name, unit), value)| Figure::of_bowline(name, unit, value, busy);
     let mut figures: Vec<Figure> = memory::names("nomad: ", most).into_iter().zip(values).map(ours).collect();
     for (count, gap) in [(1, Gap::None), (most, Gap::None), (most, Gap::Random)] {
-        let mut tasks = Vec::new();
-        for _ in 0..count {
-            rounds.go_on()?;
-            rounds.pause(gap);
-            tasks.push(on.start_task()?.0);
-        }
-        std::thread::sleep(memory::SETTLE);
+        let ((plugin, own, tasks), busy) = quiet::watched(|| {
+            let mut tasks = Vec::new();
+            for _ in 0..count {
+                rounds.go_on()?;
+                rounds.pause(gap);
+                tasks.push(on.start_task()?.0);
+            }
+            std::thread::sleep(memory::SETTLE);
+            let plugin = memory::proportional(on.pid())?;
+            Ok((plugin, tasks.iter().map(of_task).sum::<Result<f64>>()?, tasks))
+        })?;
         let apart = if matches!(gap, Gap::None) { "" } else { ", started 60-100 ms apart" };
-        let plugin = memory::proportional(on.pid())?;
         let name = format!("nomad: plugin, PSS, with {count} tasks{apart}");
-        figures.push(ours(((name, "KiB"), plugin)));
-        let own: f64 = tasks.iter().map(of_task).sum::<Result<f64>>()?;
+        figures.push(Figure::of_bowline(name, "KiB", plugin, busy));
         let name = format!("nomad: plugin, shim and init, PSS, a task of {count}{apart}");
-        figures.push(ours(((name, "KiB"), (plugin + own) / count as f64)));
+        figures.push(Figure::of_bowline(name, "KiB", (plugin + own) / count as f64, busy));
         tasks.iter().try_for_each(|task| on.end_task(task).map(drop))?;
     }
     Ok(figures)

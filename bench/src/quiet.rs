@@ -7,10 +7,24 @@ use std::time::{Duration, Instant};
 
 use bowline_executor::{Doing, Error, Kind, Result};
 
+use crate::say::say;
+
 /// How long it looks: twenty ticks of a clock of 100 Hz for each processor.
 const LOOK: Duration = Duration::from_millis(200);
 /// What a quiet machine may do: its kernel, and idle daemons.
 const QUIET: f64 = 0.25;
+
+/// Does something, and returns whether something else kept the machine busy just before or just after it: what comes and
+/// goes in between is seen by the spread.
+pub fn watched<T>(act: impl FnOnce() -> Result<T>) -> Result<(T, bool)> {
+    let before = others()?;
+    let done = act()?;
+    let busy = before.or(others()?);
+    if let Some(processors) = busy {
+        say(&format!("something else keeps {processors:.1} processors busy: what was measured is marked"));
+    }
+    Ok((done, busy.is_some()))
+}
 
 /// How many processors somebody else kept busy just now, if that is more than a
 /// quiet machine does.

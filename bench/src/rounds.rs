@@ -10,7 +10,6 @@ use bowline_executor::{Doing, Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::quiet;
-use crate::say::say;
 use crate::table::{Cells, Row};
 
 /// What passes before each measurement. A kernel that has been quiet for a
@@ -79,23 +78,21 @@ impl Rounds {
         measure: impl Fn(&mut T, usize) -> Result<[Option<Duration>; N]>,
     ) -> Result<[Row; N]> {
         let mut rows = rows.map(Row::new);
-        // Before and after: what comes and goes in between is seen by its spread.
-        let before = quiet::others()?;
-        for round in 0..=self.count {
-            prepare(on)?;
-            for column in self.shuffled() {
-                self.go_on()?;
-                self.pause(gap);
-                let samples = measure(on, column)?;
-                for (row, sample) in rows.iter_mut().zip(samples).filter(|_| round > 0) {
-                    row.samples[column].extend(sample);
+        let ((), busy) = quiet::watched(|| {
+            for round in 0..=self.count {
+                prepare(on)?;
+                for column in self.shuffled() {
+                    self.go_on()?;
+                    self.pause(gap);
+                    let samples = measure(on, column)?;
+                    for (row, sample) in rows.iter_mut().zip(samples).filter(|_| round > 0) {
+                        row.samples[column].extend(sample);
+                    }
                 }
             }
-        }
-        if let Some(processors) = before.or(quiet::others()?) {
-            say(&format!("something else keeps {processors:.1} processors busy: what was measured is marked"));
-            rows.iter_mut().for_each(|row| row.busy = true);
-        }
+            Ok(())
+        })?;
+        rows.iter_mut().for_each(|row| row.busy = busy);
         Ok(rows)
     }
 

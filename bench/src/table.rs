@@ -37,20 +37,28 @@ pub struct Figure {
     /// The value of each column; `None` where it was not measured.
     pub values: Cells<Option<f64>>,
     pub unit: &'static str,
-}
-
-/// The cells of a value that bowline alone has.
-pub fn of_bowline(value: f64) -> Cells<Option<f64>> {
-    let mut cells = Cells::default();
-    cells[BOWLINE] = Some(value);
-    cells
+    /// Whether something else kept the machine busy meanwhile.
+    pub busy: bool,
 }
 
 impl Figure {
+    /// A figure that no column has yet.
+    pub fn new(name: impl Into<String>, unit: &'static str) -> Figure {
+        Figure { name: name.into(), values: Cells::default(), unit, busy: false }
+    }
+
+    /// A figure that bowline alone has.
+    pub fn of_bowline(name: impl Into<String>, unit: &'static str, value: f64, busy: bool) -> Figure {
+        let mut figure = Figure { busy, ..Figure::new(name, unit) };
+        figure.values[BOWLINE] = Some(value);
+        figure
+    }
+
     fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("name".to_owned(), json!(self.name));
         object.insert("unit".to_owned(), json!(self.unit));
+        object.insert("busy".to_owned(), json!(self.busy));
         object.insert("value".to_owned(), json!(self.values[BOWLINE]));
         for column in [FLOOR, CRUN, RUNC] {
             object.insert(COLUMNS[column].to_owned(), json!(self.values[column]));
@@ -120,7 +128,7 @@ pub fn text(rows: &[Row], figures: &[Figure], ratios: bool) -> String {
     let width = lines[0].len();
     lines.push(std::iter::once("---").chain(std::iter::repeat_n("---:", width - 1)).map(str::to_owned).collect());
     for row in rows {
-        let mut line = vec![format!("{}{}", row.name, if row.busy { " *" } else { "" })];
+        let mut line = vec![format!("{}{}", row.name, mark(row.busy))];
         if !ratios {
             line.extend((0..COLUMNS.len()).map(|column| times(row, column)));
             line.push(samples(row));
@@ -132,7 +140,7 @@ pub fn text(rows: &[Row], figures: &[Figure], ratios: bool) -> String {
     }
     for figure in figures {
         let mut line = vec!["-".to_owned(); width];
-        line[0] = format!("{}, {}", figure.name, figure.unit);
+        line[0] = format!("{}, {}{}", figure.name, figure.unit, mark(figure.busy));
         // Ratios have no column of bowline's own.
         for (column, value) in figure.values.iter().enumerate().filter(|(column, _)| !ratios || *column == BOWLINE) {
             if let Some(value) = value {
@@ -144,6 +152,11 @@ pub fn text(rows: &[Row], figures: &[Figure], ratios: bool) -> String {
         }
     }
     aligned(&lines)
+}
+
+/// What follows the name of what was measured on a busy machine.
+pub fn mark(busy: bool) -> &'static str {
+    if busy { " *" } else { "" }
 }
 
 fn heading(ratios: bool) -> Vec<String> {
@@ -216,8 +229,8 @@ mod tests {
     #[test]
     fn who_was_not_measured_has_a_dash_and_no_ratio() {
         let rows = [row([&[2000], &[2500], &[3000], &[], &[30_000]])];
-        let figure =
-            Figure { name: "threads".to_owned(), values: [None, None, Some(1.0), None, Some(11.0)], unit: "number" };
+        let mut figure = Figure::of_bowline("threads", "number", 1.0, false);
+        figure.values[RUNC] = Some(11.0);
         let written = figure.json();
         assert_eq!((&written["value"], &written["crun"], &written["runc"]), (&json!(1.0), &Value::Null, &json!(11.0)));
         let table = text(&rows, &[figure], false);
@@ -237,8 +250,11 @@ mod tests {
     #[test]
     fn what_was_measured_on_a_busy_machine_is_marked() {
         let busy = Row { busy: true, ..row([&[2000], &[], &[3000], &[], &[]]) };
-        assert!(text(std::slice::from_ref(&busy), &[], true).contains("| a *"));
-        assert_eq!(json(&Value::Null, &[busy], &[])["rows"][0]["busy"], json!(true));
+        let figure = Figure::of_bowline("b", "KiB", 1.0, true);
+        let table = text(std::slice::from_ref(&busy), std::slice::from_ref(&figure), true);
+        assert!(table.contains("| a *") && table.contains("| b, KiB *"), "{table}");
+        let written = json(&Value::Null, &[busy], &[figure]);
+        assert_eq!([&written["rows"][0]["busy"], &written["figures"][0]["busy"]], [&json!(true); 2]);
     }
 
     #[test]

@@ -151,18 +151,28 @@ fn an_interrupted_bench_cleans_up() {
 }
 
 #[test]
-fn a_busy_machine_is_said_and_marks_the_rows() {
+fn a_busy_machine_is_said_and_marks_all_that_is_measured() {
     let host = Host::new();
     let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
-    let ran = host.execute(bench(&host, &["--only", "calls", "--rounds", "1", "--no-peers"]));
+    let what = ["--only", "calls", "--only", "memory", "--only", "density", "--rounds", "1", "--no-peers"];
+    let ran = host.spawn_command(bench(&host, &what)).finish_within(4 * patience());
+    let account = bench(&host, &["--account", "--rounds", "1", "--no-peers"]);
+    let account = host.spawn_command(account).finish_within(4 * patience());
     busy.kill().expect("it runs");
     busy.wait().expect("it was killed");
     ran.assert_code(0);
     assert!(ran.err().contains("something else keeps"), "{ran}");
-    assert!(ran.out().contains("| state *"), "{ran}");
+    for marked in ["| state *", "| idle shim, private, KiB *", "| 1 task *"] {
+        assert!(ran.out().contains(marked), "{marked} is not in\n{ran}");
+    }
     let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
     let json: Value = serde_json::from_str(&text).expect("JSON");
-    assert!(json["rows"].as_array().is_some_and(|rows| rows.iter().all(|row| row["busy"] == true)), "{json:#}");
+    for part in ["rows", "figures", "density"] {
+        let all_marked = json[part].as_array().is_some_and(|all| all.iter().all(|one| one["busy"] == true));
+        assert!(all_marked, "{part}: {json:#}");
+    }
+    account.assert_code(0);
+    assert!(account.out().starts_with("Something else kept the machine busy"), "{account}");
     host.assert_nothing_left();
 }
 

@@ -1,5 +1,6 @@
 //! The account of the time: what each step of a launch, an exec and a stop
-//! takes, for the duty floor and for bowline; and each call of containerd.
+//! takes, for the duty floor and for bowline; and each call of containerd, for
+//! its floor and for bowline's shim.
 //!
 //! ```text
 //!   asks ─► trace ─► events ─► timeline ─► steps ─► tables
@@ -17,12 +18,14 @@ use std::process::{Command, Stdio};
 
 use bowline_executor::{Doing, Kind, Result};
 
-use crate::contenders::Contenders;
+use crate::containerd::Daemon;
+use crate::contenders::{Contenders, FLOOR_SHIM};
 use crate::floor::Filter;
 use crate::managed::Managers;
 use crate::rounds::Rounds;
+use crate::say::say;
 use crate::shim::Shims;
-use crate::table::{BOWLINE, aligned};
+use crate::table::{BOWLINE, FLOOR, aligned};
 use timeline::{Begins, Event, Round, Spent, Step};
 use trace::Trace;
 
@@ -75,26 +78,52 @@ const CREATE: [Step; 4] = [
     step(3, "init, until it waits for the start", Begins::First),
 ];
 
-const DELETE: [Step; 2] = [step(0, "shell", Begins::First), step(0, "the command `delete`", Begins::By(EXECVES))];
+const DELETE: [Step; 2] =
+    [step(0, "the shell that executes it", Begins::First), step(0, "the command `delete`", Begins::By(EXECVES))];
 
 const CALL: [Step; 2] = [step(0, "shim", Begins::First), step(1, "its children", Begins::First)];
+
+/// What containerd asks of one shim.
+struct Managed {
+    creates: Vec<Round>,
+    deletes: Vec<Round>,
+    /// By the name of the call.
+    calls: Vec<(&'static str, Vec<Round>)>,
+}
 
 /// The tables, as Markdown. Those of containerd are there if it is.
 pub fn tables(rounds: &mut Rounds, on: &mut Contenders, managers: Option<Managers>, bin: &Path) -> Result<String> {
     let mut text = String::new();
+    say("measuring the account: the duty floor");
     let duty = of_duty(rounds, on)?;
+    say("measuring the account: bowline");
     let ours = of_bowline(rounds, on)?;
     let parts: [(&str, &[Step]); 3] = [("launch", &LAUNCH), ("exec", &EXEC), ("stop", &STOP)];
     for (((name, steps), duty), ours) in parts.into_iter().zip(duty).zip(ours) {
-        text += &format!("### {name}\n\n{}\n", compared(steps, &duty, &ours));
+        text += &format!("### {name}\n\n{}\n", compared(steps, "duty", &duty, &ours));
     }
-    if let Some(mut managers) = managers {
-        text += &format!("### a create through containerd\n\n{}\n", of_creation(rounds, on.name(), &mut managers)?);
-        let Spent { calls, processor, .. } = of_deletion(rounds, on.name(), bin)?;
-        text += &format!("The command `delete`: {calls} system calls, {processor} µs of the processor.\n\n");
-        text += &format!("### containerd's calls\n\n{}\n", of_containerd(rounds, on.name(), managers)?);
-    }
+    let Some(mut managers) = managers else { return Ok(text) };
+    say("measuring the account: containerd");
+    let mut managed = |column: usize, shim: &str| {
+        managers.at(column).map(|daemon| of_managed(rounds, on.name(), daemon, &bin.join(shim))).transpose()
+    };
+    let both = managed(FLOOR, FLOOR_SHIM)?.zip(managed(BOWLINE, "containerd-shim-bowline-v1")?);
+    let Some((floor, ours)) = both else { return Ok(text) };
+    let creates = compared(&CREATE, "floor", &floor.creates, &ours.creates);
+    text += &format!("### a create through containerd\n\n{creates}\n");
+    let deletes = compared(&DELETE, "floor", &floor.deletes, &ours.deletes);
+    text += &format!("### the command `delete`\n\n{deletes}\n");
+    text += &format!("### containerd's calls\n\n{}\n", by_call(&floor.calls, &ours.calls));
     Ok(text)
+}
+
+/// What containerd asks of its shim, whose program is `shim`.
+fn of_managed(rounds: &mut Rounds, name: &str, daemon: &mut Daemon, shim: &Path) -> Result<Managed> {
+    Ok(Managed {
+        creates: of_creation(rounds, name, daemon)?,
+        deletes: of_deletion(rounds, name, shim)?,
+        calls: of_calls(rounds, name, daemon)?,
+    })
 }
 
 /// Launches, execs and stops of the duty floor.
@@ -159,9 +188,8 @@ fn of_bowline(rounds: &mut Rounds, on: &mut Contenders) -> Result<[Vec<Round>; 3
     Ok([account(launches, &LAUNCH), account(execs, &EXEC), account(stops, &STOP)])
 }
 
-/// A create, from containerd's own threads on.
-fn of_creation(rounds: &mut Rounds, name: &str, managers: &mut Managers) -> Result<String> {
-    let Some(daemon) = managers.at(BOWLINE) else { return Ok(String::new()) };
+/// Creates, from containerd's own threads on.
+fn of_creation(rounds: &mut Rounds, name: &str, daemon: &mut Daemon) -> Result<Vec<Round>> {
     let trace = Trace::start(name)?;
     // All that it needs have been made by then.
     let one = daemon.created()?;
@@ -175,19 +203,11 @@ fn of_creation(rounds: &mut Rounds, name: &str, managers: &mut Managers) -> Resu
         trace.end()?;
         daemon.by_calls(one, |_, _| Ok(()))
     })?;
-    let all = timeline::rounds(&trace.take()?, &asked, &CREATE);
-    let mut lines = vec![words(["step", "system calls", "processor, µs"]), words(["---", "---:", "---:"])];
-    for (number, step) in CREATE.iter().enumerate() {
-        let Spent { calls, processor, .. } = middle(&all, number);
-        lines.push(vec![step.name.to_owned(), calls.to_string(), processor.to_string()]);
-    }
-    let elapsed = median(all.iter().map(|round| round.elapsed)).to_string();
-    lines.push(words(["from the request until the answer, µs", "", &elapsed]));
-    Ok(aligned(&lines))
+    Ok(timeline::rounds(&trace.take()?, &asked, &CREATE))
 }
 
 /// The command `delete`, which containerd runs once a shim has left.
-fn of_deletion(rounds: &mut Rounds, name: &str, bin: &Path) -> Result<Spent> {
+fn of_deletion(rounds: &mut Rounds, name: &str, shim: &Path) -> Result<Vec<Round>> {
     let what = || "cannot run the shim's command `delete`";
     let bundle = tempfile::tempdir().doing(Kind::Internal, what)?;
     fs::write(bundle.path().join("config.json"), "{}").doing(Kind::Internal, what)?;
@@ -196,7 +216,7 @@ fn of_deletion(rounds: &mut Rounds, name: &str, bin: &Path) -> Result<Spent> {
     rounds.each(|| {
         // Nobody can be followed before it is there: a shell waits until its input ends, and becomes the command.
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "read _; exec \"$@\"", "sh"]).arg(bin.join("containerd-shim-bowline-v1"));
+        command.args(["-c", "read _; exec \"$@\"", "sh"]).arg(shim).env("TTRPC_ADDRESS", "/none");
         command
             .args(["-namespace", name, "-id", name, "-address", "/none", "-bundle"])
             .arg(bundle.path())
@@ -209,41 +229,51 @@ fn of_deletion(rounds: &mut Rounds, name: &str, bin: &Path) -> Result<Spent> {
             child.wait().doing(Kind::Internal, what)
         })
     })?;
-    Ok(middle(&timeline::rounds(&trace.take()?, &asked, &DELETE), 1))
+    Ok(timeline::rounds(&trace.take()?, &asked, &DELETE))
 }
 
-/// Each call of containerd's, by bowline's shim.
-fn of_containerd(rounds: &mut Rounds, name: &str, mut managers: Managers) -> Result<String> {
+/// Each call of containerd's, by its shim.
+fn of_calls(rounds: &mut Rounds, name: &str, daemon: &mut Daemon) -> Result<Vec<(&'static str, Vec<Round>)>> {
     let trace = Trace::start(name)?;
-    let Some(daemon) = managers.at(BOWLINE) else { return Ok(String::new()) };
     let mut asked = Vec::new();
-    let mut calls: Vec<&str> = Vec::new();
+    let mut calls = Vec::new();
     rounds.each(|| {
         let one = daemon.created()?;
         asked.push((one.shim() as i32, 0));
         trace.follow(one.shim())?;
-        let mut names = Vec::new();
+        calls.clear();
         daemon.by_calls(one, |name, begins| {
             if !begins {
                 return trace.end();
             }
-            names.push(name);
+            calls.push(name);
             trace.begin()
-        })?;
-        calls = names;
-        Ok(())
+        })
     })?;
     let all = timeline::rounds(&trace.take()?, &asked, &CALL);
-    let mut lines = vec![words(["call", "system calls", "processor, µs", "of its children", "until the answer, µs"])];
-    lines.push(words(["---", "---:", "---:", "---:", "---:"]));
-    for (number, name) in calls.iter().enumerate() {
-        let of_call: Vec<Round> = all.iter().skip(number).step_by(calls.len()).cloned().collect();
-        let [shim, children] = [0, 1].map(|step| middle(&of_call, step));
-        let elapsed = median(of_call.iter().map(|round| round.elapsed));
-        let figures = [shim.calls + children.calls, shim.processor, children.processor, elapsed];
-        lines.push(std::iter::once((*name).to_owned()).chain(figures.map(|n| n.to_string())).collect());
+    let of_call = |number: usize| all.iter().skip(number).step_by(calls.len()).cloned().collect();
+    Ok(calls.iter().enumerate().map(|(number, name)| (*name, of_call(number))).collect())
+}
+
+/// Each call, of the floor and of bowline. The floor's shim has no children.
+fn by_call(floor: &[(&str, Vec<Round>)], ours: &[(&str, Vec<Round>)]) -> String {
+    let of_floor = ["call", "floor: calls", "processor, µs", "waiting, µs", "until the answer, µs"];
+    let of_ours =
+        ["bowline: calls", "faults", "processor, µs", "of its children", "waiting, µs", "until the answer, µs"];
+    let heading: Vec<String> = of_floor.into_iter().chain(of_ours).map(str::to_owned).collect();
+    let mut lines = vec![under(heading.len())];
+    lines.insert(0, heading);
+    let elapsed = |rounds: &[Round]| median(rounds.iter().map(|round| round.elapsed));
+    for ((name, floor), (_, ours)) in floor.iter().zip(ours) {
+        let [below, shim, children] = [middle(floor, 0), middle(ours, 0), middle(ours, 1)];
+        let figures: [&[u64]; 3] = [
+            &[below.calls, below.processor, below.waiting, elapsed(floor)],
+            &[shim.calls + children.calls, shim.faults + children.faults, shim.processor, children.processor],
+            &[shim.waiting, elapsed(ours)],
+        ];
+        lines.push(std::iter::once((*name).to_owned()).chain(figures.concat().iter().map(u64::to_string)).collect());
     }
-    Ok(aligned(&lines))
+    aligned(&lines)
 }
 
 impl Trace {
@@ -255,8 +285,9 @@ impl Trace {
     }
 }
 
-fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
-    words.map(str::to_owned).into()
+/// The line below the heading of a table: the first column to the left, all others to the right.
+fn under(columns: usize) -> Vec<String> {
+    std::iter::once("---").chain(std::iter::repeat_n("---:", columns - 1)).map(str::to_owned).collect()
 }
 
 fn median(values: impl Iterator<Item = u64>) -> u64 {
@@ -268,25 +299,39 @@ fn median(values: impl Iterator<Item = u64>) -> u64 {
 /// The medians of a step.
 fn middle(rounds: &[Round], step: usize) -> Spent {
     let of = |figure: fn(&Spent) -> u64| median(rounds.iter().map(|round| figure(&round.steps[step])));
-    Spent { calls: of(|s| s.calls), processor: of(|s| s.processor), waiting: of(|s| s.waiting) }
+    Spent {
+        calls: of(|s| s.calls),
+        faults: of(|s| s.faults),
+        processor: of(|s| s.processor),
+        waiting: of(|s| s.waiting),
+    }
 }
 
-/// The steps of both, side by side, and their sums.
-fn compared(steps: &[Step], duty: &[Round], ours: &[Round]) -> String {
-    let heading =
-        ["step", "duty: calls", "processor, µs", "waiting, µs", "bowline: calls", "processor, µs", "waiting, µs"];
-    let mut lines = vec![words(heading), words(["---", "---:", "---:", "---:", "---:", "---:", "---:"])];
+/// The steps of bowline and of the floor with this name, side by side, and their sums.
+fn compared(steps: &[Step], floor: &str, below: &[Round], ours: &[Round]) -> String {
+    let line = |name: &str, cells: [[String; 4]; 2]| -> Vec<String> {
+        std::iter::once(name.to_owned()).chain(cells.concat()).collect()
+    };
+    let of =
+        |who: &str| [format!("{who}: calls").as_str(), "faults", "processor, µs", "waiting, µs"].map(str::to_owned);
+    let mut lines = vec![line("step", [of(floor), of("bowline")]), under(9)];
+    let both = [below, ours];
+    let elapsed = both.map(|rounds| median(rounds.iter().map(|round| round.elapsed)));
     for (number, step) in steps.iter().enumerate() {
-        let figures = [duty, ours].map(|rounds| middle(rounds, number)).map(|s| [s.calls, s.processor, s.waiting]);
-        lines.push(std::iter::once(step.name.to_owned()).chain(figures.concat().iter().map(u64::to_string)).collect());
+        let cells = |who: usize| {
+            let Spent { calls, faults, processor, waiting } = middle(both[who], number);
+            // Threads that wait beside each other, as containerd's do, have waited longer than there was time.
+            let waiting = if waiting > elapsed[who] { String::new() } else { waiting.to_string() };
+            [calls.to_string(), faults.to_string(), processor.to_string(), waiting]
+        };
+        lines.push(line(step.name, [cells(0), cells(1)]));
     }
-    let sums = [duty, ours].map(|rounds| {
+    let sums = both.map(|rounds| {
         let sum = |figure: fn(&Spent) -> u64| median(rounds.iter().map(|r| r.steps.iter().map(figure).sum()));
-        [sum(|s| s.calls).to_string(), sum(|s| s.processor).to_string(), String::new()]
+        [sum(|s| s.calls).to_string(), sum(|s| s.faults).to_string(), sum(|s| s.processor).to_string(), String::new()]
     });
-    lines.push(std::iter::once("all".to_owned()).chain(sums.concat()).collect());
-    let elapsed = [duty, ours].map(|rounds| median(rounds.iter().map(|round| round.elapsed)).to_string());
-    let [duty, ours] = elapsed.each_ref().map(String::as_str);
-    lines.push(words(["from the request until all is done, µs", duty, "", "", ours, "", ""]));
+    lines.push(line("all", sums));
+    let elapsed = elapsed.map(|time| [time.to_string(), String::new(), String::new(), String::new()]);
+    lines.push(line("from the request until all is done, µs", elapsed));
     aligned(&lines)
 }

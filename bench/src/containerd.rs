@@ -53,6 +53,9 @@ const WITHOUT: [&str; 8] = [
     "io.containerd.snapshotter.v1.zfs",
 ];
 
+/// The runtime whose shim does nothing.
+const FLOOR: &str = "io.containerd.floor.v1";
+
 /// With what a daemon runs its tasks.
 pub enum Runtimes<'a> {
     /// A shim that does nothing, `floor/shim.c`, in this folder.
@@ -175,7 +178,7 @@ fn config(folder: &Path) -> String {
 /// The runtime's name, and its options.
 fn kind(runtimes: &Runtimes<'_>, root: &Path) -> Result<(&'static str, Option<Any>)> {
     Ok(match runtimes {
-        Runtimes::Floor(_) => ("io.containerd.floor.v1", None),
+        Runtimes::Floor(_) => (FLOOR, None),
         Runtimes::Bowline(_) => ("io.containerd.bowline.v1", None),
         Runtimes::Runc(program, _) => {
             let options = RuncOptions {

@@ -200,7 +200,7 @@ const SHIM: &str = "bowline-shim";
 const BINARIES: [&str; 5] = ["bowline", SHIM, "bowline-init", "containerd-shim-bowline-v1", "nomad-driver-bowline"];
 
 /// The floor's shim, by the name that containerd looks for. Not in memory, where some hosts execute nothing.
-const FLOOR_SHIM: &str = "containerd-shim-floor-v1";
+pub const FLOOR_SHIM: &str = "containerd-shim-floor-v1";
 
 /// Copies bowline's binaries, those that there are, as an installation does: what a linker has written is in the page
 /// cache by single pages, and takes a process that runs it longer to map.

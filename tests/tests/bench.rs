@@ -184,17 +184,25 @@ fn the_account_has_a_table_for_each_operation() {
     for part in ["### launch", "### exec", "### stop", "shim: makes cgroups", "program: from execve"] {
         assert!(ran.out().contains(part), "{part} is not in\n{ran}");
     }
-    // A create's: the step, then calls and processor. Each of its processes was seen.
+    // Columns: the step, then calls, faults, processor and waiting of the floor and of bowline. Every step has been there.
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let is_counted = |cell: &String| cell.parse::<u64>().is_ok_and(|count| count > 0);
     let out = ran.out();
-    let created = out.lines().skip_while(|line| !line.starts_with("### a create"));
-    for line in created.skip(4).take(4).map(|line| line.split('|').map(str::trim).collect::<Vec<_>>()) {
-        assert!(line[2].parse::<u64>().is_ok_and(|calls| calls > 0), "{line:?}");
+    let steps: Vec<_> = out.lines().filter(|line| line.starts_with("| shim: clones")).map(cells).collect();
+    assert_eq!(steps.len(), 2, "{ran}");
+    for step in steps {
+        assert!(is_counted(&step[2]) && is_counted(&step[6]), "{step:?}");
     }
-    // Columns: the step, then calls, processor and waiting of the duty floor and of bowline. Every step has been there.
-    for line in ran.out().lines().filter(|line| line.starts_with("| shim: clones")) {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        assert!(cells[2].parse::<u64>().is_ok_and(|calls| calls > 0), "{line}");
-        assert!(cells[5].parse::<u64>().is_ok_and(|calls| calls > 0), "{line}");
+    let below = |title: &str, count: usize| -> Vec<_> {
+        out.lines().skip_while(|line| !line.starts_with(title)).skip(4).take(count).map(cells).collect()
+    };
+    for (number, step) in below("### a create", 4).iter().enumerate() {
+        // Of the floor there is no init.
+        assert!(is_counted(&step[6]) && (number == 3 || is_counted(&step[2])), "{step:?}");
+    }
+    for call in below("### containerd's calls", 9) {
+        // The floor: calls, processor, waiting, time. bowline: calls, faults, processor, its children's, waiting, time.
+        assert!([2, 5, 6, 11].iter().all(|cell| is_counted(&call[*cell])), "{call:?}");
     }
     host.assert_nothing_left();
 }

@@ -1,5 +1,5 @@
-//! From events of the kernel to what each step took: system calls, processor
-//! time, waiting.
+//! From events of the kernel to what each step took: system calls, page
+//! faults, processor time, waiting.
 //!
 //! ```text
 //!   begin ─► the process that is asked ─► its child ─► that one's child ─► end
@@ -27,6 +27,8 @@ pub enum What {
     Entered(i64),
     /// A system call returns this.
     Returned(i64, i64),
+    /// A page that the process has no access to yet is touched: by itself, or by the kernel on its behalf.
+    Faulted,
     /// A processor starts to run the process.
     Runs,
     /// A processor stops running the process.
@@ -68,6 +70,8 @@ pub struct Step {
 pub struct Spent {
     /// How many system calls began in the step.
     pub calls: u64,
+    /// How many page faults there were.
+    pub faults: u64,
     /// How long its processes ran on a processor.
     pub processor: u64,
     /// Asleep, or in line for a processor.
@@ -181,8 +185,10 @@ impl Process {
                     self.step = Some(next);
                 }
             }
-            if let (What::Entered(_), Some(step)) = (what, self.step) {
-                round.steps[step].calls += 1;
+            match (what, self.step) {
+                (What::Entered(_), Some(step)) => round.steps[step].calls += 1,
+                (What::Faulted, Some(step)) => round.steps[step].faults += 1,
+                _ => {}
             }
             if let What::Runs | What::Rests = what {
                 self.spend(at, round);
@@ -230,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_its_calls_its_processor_time_and_its_waiting() {
+    fn each_step_has_its_calls_its_faults_its_processor_time_and_its_waiting() {
         let events = [
             event(0, 1, What::Begin),
             event(5, 7, What::Runs),
@@ -241,6 +247,8 @@ mod tests {
             event(10, 7, What::Returned(56, 8)),
             event(12, 7, What::Rests),
             event(12, 8, What::Runs),
+            event(13, 8, What::Faulted),
+            event(14, 8, What::Faulted),
             event(15, 8, What::Entered(59)),
             event(16, 8, What::Returned(59, 0)),
             event(20, 8, What::Exited),
@@ -249,10 +257,10 @@ mod tests {
             event(40, 1, What::End),
         ];
         let rounds = rounds(&events, &[(7, 0)], &STEPS);
-        let spent = |calls, processor, waiting| Spent { calls, processor, waiting };
+        let spent = |calls, faults, processor, waiting| Spent { calls, faults, processor, waiting };
         assert_eq!(rounds.len(), 1);
         assert_eq!(rounds[0].elapsed, 40);
-        let expected = [spent(2, 5, 5), spent(0, 12, 18), spent(0, 3, 3), spent(1, 6, 0)];
+        let expected = [spent(2, 0, 5, 5), spent(0, 0, 12, 18), spent(0, 2, 3, 3), spent(1, 0, 6, 0)];
         assert_eq!(rounds[0].steps, expected);
     }
 
@@ -269,7 +277,7 @@ mod tests {
         ];
         let rounds = rounds(&events, &[(7, 0)], &STEPS);
         assert_eq!(rounds.len(), 1);
-        assert_eq!(rounds[0].steps[0], Spent { calls: 1, processor: 0, waiting: 8 });
+        assert_eq!(rounds[0].steps[0], Spent { calls: 1, waiting: 8, ..Spent::default() });
         assert_eq!(rounds[0].steps[1], Spent::default());
     }
 }

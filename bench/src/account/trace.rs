@@ -1,5 +1,5 @@
 //! An instance of the kernel's tracer that follows some processes and their
-//! children: system calls, and when a processor has them.
+//! children: system calls, page faults, and when a processor has them.
 //!
 //! Its file system is mounted on a folder of ours where it is not mounted yet.
 
@@ -23,6 +23,8 @@ const EVENTS: [&str; 5] = [
     "sched/sched_process_fork",
     "sched/sched_process_exit",
 ];
+/// Page faults: some kernels have no such events.
+const FAULTS: &str = "exceptions";
 
 /// An instance; dropped, it is gone.
 pub struct Trace {
@@ -68,7 +70,8 @@ impl Trace {
         let mut file = File::options().append(true).open(&path).doing(Kind::Internal, what)?;
         file.write_all(pid.to_string().as_bytes()).doing(Kind::Internal, what)?;
         // Not before: without any pid, all processes are followed.
-        EVENTS.iter().try_for_each(|event| self.write(&format!("events/{event}/enable"), "1"))
+        let faults = self.instance.join("events").join(FAULTS).is_dir().then_some(&FAULTS);
+        EVENTS.iter().chain(faults).try_for_each(|event| self.write(&format!("events/{event}/enable"), "1"))
     }
 
     /// Marks in the trace that a round begins.
@@ -143,6 +146,7 @@ fn read(line: &str) -> Vec<Event> {
         Some(match name {
             "sys_enter" => vec![one(pid, What::Entered(number(text, "NR ")?))],
             "sys_exit" => vec![one(pid, What::Returned(number(text, "NR ")?, number(text, " = ")?))],
+            "page_fault_user" | "page_fault_kernel" => vec![one(pid, What::Faulted)],
             "sched_process_fork" => vec![one(pid, What::Forked(number(text, "child_pid=")? as i32))],
             "sched_process_exit" => vec![one(pid, What::Exited)],
             "sched_switch" => vec![
@@ -185,6 +189,10 @@ mod tests {
             (
                 "            sh-43      [000] .....    12.000001: sys_exit: NR 56 = -11",
                 vec![event(12_000_001, 43, What::Returned(56, -11))],
+            ),
+            (
+                "            sh-43      [000] d....    12.000002: page_fault_user: address=0x5581d0 ip=0x5581d0 error_code=0x14",
+                vec![event(12_000_002, 43, What::Faulted)],
             ),
             (
                 "            sh-43      [000] d..2.    1.000002: sched_switch: prev_comm=sh prev_pid=43 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120",

@@ -17,7 +17,7 @@ use rustix::io::ioctl_fionbio;
 use serde_json::{Value, json};
 
 use super::proto::{self, *};
-use super::{Daemon, PATIENCE, any};
+use super::{Daemon, FLOOR, PATIENCE, any};
 use crate::grpc::Answers;
 use crate::memory::{Sleepers, kernel_number};
 use crate::rounds::Rounds;
@@ -244,8 +244,12 @@ impl Daemon {
         let spec = self.sleeper.clone();
         let id = self.container(&spec)?;
         let answer: CreateTaskResponse = self.block(self.grpc.call(&format!("{TASKS}/Create"), &of(&id)))?;
-        let shim = kernel_number(&format!("/proc/{}/status", answer.pid), "PPid:")?;
-        Ok(Sleeper { id, shim: shim as u32 })
+        // The floor's shim has no process, so it tells its own pid.
+        let shim = match self.kind.0 {
+            FLOOR => answer.pid,
+            _ => kernel_number(&format!("/proc/{}/status", answer.pid), "PPid:")? as u32,
+        };
+        Ok(Sleeper { id, shim })
     }
 
     /// The rest of its life, with an exec in it. `around` is called before and

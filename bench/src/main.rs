@@ -300,6 +300,8 @@ fn containerd(
     }
     if arguments.wants(What::Probes) {
         let (tasks, seconds, count) = if arguments.small { (4, 2, 2) } else { (100, 60, 50) };
+        say("measuring containerd: execs as probes");
+        figures.push(managed::probes(rounds, &mut managers, if arguments.small { 5 } else { 1000 })?);
         say("measuring containerd: mounts");
         figures.extend(managed::mount_events(rounds, &mut managers, count)?);
         say(&format!("measuring containerd: {tasks} tasks with probes"));
@@ -339,10 +341,7 @@ fn tasks(
     rows.extend(managed::together(&mut rounds.fewer(times), managers, count)?);
     say("measuring containerd: memory");
     let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
-    let mut figures = managed::memory(rounds, managers, most, Duration::from_secs(idle))?;
-    say("measuring containerd: execs as probes");
-    figures.push(managed::probes(rounds, managers, if arguments.small { 5 } else { 200 })?);
-    Ok((rows, figures))
+    Ok((rows, managed::memory(rounds, managers, most, Duration::from_secs(idle))?))
 }
 
 /// What is measured through Nomad's driver.

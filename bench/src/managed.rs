@@ -161,9 +161,9 @@ pub fn together(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<
     Ok(rows.into())
 }
 
-/// What a command in a task takes of the whole machine, in processor time, where one comes every 100 ms, as a health check
-/// does: less what the machine does without. `count` of them.
-pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure> {
+/// What a command in a task takes of the whole machine, in processor time, where ten come each second, as health checks do:
+/// less what the machine does without. `count` of them.
+pub fn probes(rounds: &Rounds, on: &mut Managers, count: u32) -> Result<Figure> {
     let mut figure = Figure::new("containerd: processor time of the machine for an exec", "ms");
     for (daemon, value) in on.daemons.iter_mut().zip(&mut figure.values) {
         let Some(daemon) = daemon else { continue };
@@ -171,13 +171,14 @@ pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure
         daemon.exec_in(one.id())?;
         let ((idle, probing), busy) = quiet::watched(|| {
             let idle = spent(|| {
-                std::thread::sleep(BETWEEN_PROBES * 20);
+                std::thread::sleep(BETWEEN_PROBES * (count / 5).max(20));
                 Ok(())
             })?;
+            let begin = Instant::now();
             let probing = spent(|| {
-                for _ in 0..count {
+                for number in 0..count {
                     rounds.go_on()?;
-                    std::thread::sleep(BETWEEN_PROBES);
+                    std::thread::sleep((BETWEEN_PROBES * number).saturating_sub(begin.elapsed()));
                     daemon.exec_in(one.id())?;
                 }
                 Ok(())
@@ -187,7 +188,7 @@ pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure
         daemon.end(one)?;
         figure.busy |= busy;
         let [busy, took, idly, idle] = [probing.0, probing.1, idle.0, idle.1].map(|time| time.as_secs_f64());
-        *value = Some((busy - idly / idle * took).max(0.0) / count as f64 * 1e3);
+        *value = Some((busy - idly / idle * took).max(0.0) / f64::from(count) * 1e3);
     }
     Ok(figure)
 }

@@ -43,7 +43,7 @@ fn a_small_bench_of_sandboxes_fills_every_row() {
 
 #[test]
 fn a_small_bench_through_containerd_fills_every_row() {
-    fills(&["containerd"], 15, 7);
+    fills(&["containerd"], 15, 6);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_small_bench_of_what_grows_fills_every_row() {
 
 #[test]
 fn a_small_bench_of_probes_fills_every_row() {
-    fills(&["probes"], 0, 4);
+    fills(&["probes"], 0, 5);
 }
 
 #[test]

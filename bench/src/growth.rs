@@ -26,7 +26,7 @@ pub fn crowd(rounds: &mut Rounds, on: &mut Contenders, count: usize) -> Result<V
     let all = count * held.count();
     wait_for_sleepers(rounds, all)?;
     let mut rows = Vec::new();
-    let name = format!("exec, {count} processes in the task");
+    let name = format!("exec, processes in the task: {count}");
     rows.extend(rounds.measure(
         [name.as_str()],
         Gap::None,
@@ -38,7 +38,7 @@ pub fn crowd(rounds: &mut Rounds, on: &mut Contenders, count: usize) -> Result<V
         },
     )?);
     for call in [Call::Processes, Call::Stats] {
-        let name = format!("{}, {count} processes in the task", call.name());
+        let name = format!("{}, processes in the task: {count}", call.name());
         rows.extend(rounds.measure(
             [name.as_str()],
             Gap::None,

@@ -229,9 +229,10 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &P
         rows.extend(groups::sandbox(rounds, on)?);
     }
     if arguments.wants(What::Growth) {
-        let count = if arguments.small { 20 } else { 2000 };
-        say(&format!("measuring growth: {count} processes in a task"));
-        rows.extend(growth::crowd(&mut rounds.fewer(20), on, count)?);
+        for count in if arguments.small { [1, 5, 20] } else { [1, 100, 2000] } {
+            say(&format!("measuring growth: {count} processes in a task"));
+            rows.extend(growth::crowd(&mut rounds.fewer(20), on, count)?);
+        }
         say("measuring growth: output that is kept");
         rows.extend(growth::log(&mut rounds.fewer(if arguments.small { 1 } else { 5 }), on)?);
     }

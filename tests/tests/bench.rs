@@ -53,7 +53,7 @@ fn a_small_bench_through_nomads_driver_fills_every_row() {
 
 #[test]
 fn a_small_bench_of_what_grows_fills_every_row() {
-    fills(&["growth"], 8, 2);
+    fills(&["growth"], 14, 2);
 }
 
 #[test]

@@ -135,19 +135,43 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
 
 #[test]
 fn an_interrupted_bench_cleans_up() {
-    let all =
-        ["launch", "commands", "exec", "command-line", "sandbox", "growth", "density", "containerd", "probes", "nomad"];
-    for what in all {
+    let all = [
+        "launch",
+        "commands",
+        "exec",
+        "calls",
+        "command-line",
+        "together",
+        "sandbox",
+        "memory",
+        "growth",
+        "density",
+        "containerd",
+        "probes",
+        "nomad",
+    ];
+    let account = vec!["--account", "--no-peers", "--rounds", "10000"];
+    for args in all.map(|what| vec!["--only", what, "--rounds", "10000"]).into_iter().chain([account]) {
         let host = Host::new();
-        let run = host.spawn_command(bench(&host, &["--only", what, "--rounds", "10000"]));
+        let run = host.spawn_command(bench(&host, &args));
         run.read_stderr();
         run.wait_for_err("measuring");
         run.signal(Signal::INT);
         let ran = run.finish();
         ran.assert_code(1);
         assert!(ran.err().contains("interrupted"), "{ran}");
+        let tracers = tracers();
+        assert!(!tracers.contains(host.prefix()), "a tracer is left: {tracers}");
         host.assert_nothing_left();
     }
+}
+
+/// The instances of the kernel's tracer, by their names.
+fn tracers() -> String {
+    let script = "mount -t tracefs tracefs /mnt && ls /mnt/instances";
+    let listed = Command::new("unshare").args(["--mount", "sh", "-c", script]).output().expect("unshare is installed");
+    assert!(listed.status.success(), "cannot mount tracefs: {}", String::from_utf8_lossy(&listed.stderr));
+    String::from_utf8_lossy(&listed.stdout).into_owned()
 }
 
 #[test]

@@ -157,10 +157,15 @@ void make_place(struct place *place, const char *path, int dutiful)
 	}
 }
 
-void remove_place(struct place *place)
+void close_place(const struct place *place)
 {
 	for (int i = 0; i < count; i++)
 		close(all[i].unified ? place->unified : place->tasks[i]);
+}
+
+void remove_place(const struct place *place)
+{
+	close_place(place);
 	remove_level(place->path);
 }
 

@@ -17,6 +17,8 @@
  *   hold [filter]            a task of that kind that stays: exec's
  *   exec [filter]            /bin/true in it
  *   stop                     that task killed and removed
+ *   crowd N                  tasks of that kind until there are N; bare floor alone
+ *   disperse                 all of these killed and removed
  *
  * Both make the kernel do what bowline's defaults do with a network namespace
  * of the task's own: the same namespaces, filesystems, device nodes, masked
@@ -49,6 +51,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -61,7 +64,7 @@
 /* What is asked for. */
 struct words {
 	char verb[16];
-	int filter, init;
+	int filter, init, count;
 };
 
 static const char *root, *record;
@@ -70,6 +73,9 @@ static char *const environment[] = {"PATH=/bin", NULL};
 static int held = -1;
 static pid_t held_pid;
 static struct place held_place;
+/* The tasks of `crowd`, each in a cgroup that has its number. */
+static pid_t crowd[10000];
+static int crowded;
 
 static pid_t clone_into(uint64_t flags, const struct place *place, int *pidfd)
 {
@@ -136,20 +142,52 @@ static void launch(struct place *place, const struct words *words)
 	wait_for(pid);
 }
 
-static void hold(const struct words *words)
+/* Starts a task that stays: until its program is executed. */
+static pid_t start_sleeper(struct place *place, const char *path, const struct words *words, int *pidfd)
 {
 	static char *const argv[] = {"/bin/sleep", "1000000", NULL};
 	int running[2];
 	char byte;
 	must(pipe2(running, O_CLOEXEC), "make a pipe");
-	if (dutiful)
-		make_level("held");
-	make_place(&held_place, dutiful ? "held/held" : "held", dutiful);
-	held_pid = start(&held_place, words, argv, &held);
+	make_place(place, path, dutiful);
+	pid_t pid = start(place, words, argv, pidfd);
 	close(running[1]);
 	/* Its end is init's execve, or init's own. */
 	must(read(running[0], &byte, 1), "hear of init");
 	close(running[0]);
+	return pid;
+}
+
+static void hold(const struct words *words)
+{
+	if (dutiful)
+		make_level("held");
+	held_pid = start_sleeper(&held_place, dutiful ? "held/held" : "held", words, &held);
+}
+
+static void add_to_crowd(const struct words *words)
+{
+	char path[32];
+	while (crowded < words->count && crowded < (int)(sizeof crowd / sizeof *crowd)) {
+		struct place place;
+		int pidfd;
+		print(path, sizeof path, "crowd-%d", crowded);
+		crowd[crowded++] = start_sleeper(&place, path, words, &pidfd);
+		close(pidfd);
+		close_place(&place);
+	}
+}
+
+static void disperse(void)
+{
+	char path[32];
+	for (int i = 0; i < crowded; i++)
+		kill(crowd[i], SIGKILL);
+	for (int i = 0; i < crowded; i++) {
+		waitpid(crowd[i], NULL, 0);
+		remove_level(print(path, sizeof path, "crowd-%d", i));
+	}
+	crowded = 0;
 }
 
 static void exec_in_held(const struct words *words)
@@ -222,6 +260,10 @@ static int act(const struct words *words, int64_t *exited)
 		exec_in_held(words);
 	else if (is(words, "stop"))
 		kill_held();
+	else if (is(words, "crowd"))
+		add_to_crowd(words);
+	else if (is(words, "disperse"))
+		disperse();
 	else
 		return 0;
 	*exited = now();
@@ -356,6 +398,7 @@ static void clean_up(const char *name)
 		remove_level("task");
 	}
 	end_held();
+	disperse();
 	remove_own(name);
 }
 
@@ -367,6 +410,7 @@ static struct words parse(char *line)
 	while ((word = strtok(NULL, " \n"))) {
 		words.filter |= !strcmp(word, "filter");
 		words.init |= !strcmp(word, "init");
+		words.count += atoi(word);
 	}
 	return words;
 }

@@ -35,7 +35,9 @@ void make_level(const char *path);
 void remove_level(const char *path);
 /* Makes a task's cgroups with their limits; `dutiful` limits devices on cgroup v2 too. */
 void make_place(struct place *place, const char *path, int dutiful);
-void remove_place(struct place *place);
+/* Closes its files; its cgroups stay. */
+void close_place(const struct place *place);
+void remove_place(const struct place *place);
 void join(const struct place *place);
 
 /* root.c */

@@ -25,7 +25,7 @@ use crate::managed::Managers;
 use crate::rounds::Rounds;
 use crate::say::say;
 use crate::shim::Shims;
-use crate::table::{BOWLINE, FLOOR, aligned};
+use crate::table::{BOWLINE, FLOOR, aligned, rule};
 use timeline::{Begins, Event, Round, Spent, Step};
 use trace::Trace;
 
@@ -261,7 +261,7 @@ fn by_call(floor: &[(&str, Vec<Round>)], ours: &[(&str, Vec<Round>)]) -> String 
     let of_ours =
         ["bowline: calls", "faults", "processor, µs", "of its children", "waiting, µs", "until the answer, µs"];
     let heading: Vec<String> = of_floor.into_iter().chain(of_ours).map(str::to_owned).collect();
-    let mut lines = vec![under(heading.len())];
+    let mut lines = vec![rule(heading.len())];
     lines.insert(0, heading);
     let elapsed = |rounds: &[Round]| median(rounds.iter().map(|round| round.elapsed));
     for ((name, floor), (_, ours)) in floor.iter().zip(ours) {
@@ -283,11 +283,6 @@ impl Trace {
         act()?;
         self.end()
     }
-}
-
-/// The line below the heading of a table: the first column to the left, all others to the right.
-fn under(columns: usize) -> Vec<String> {
-    std::iter::once("---").chain(std::iter::repeat_n("---:", columns - 1)).map(str::to_owned).collect()
 }
 
 fn median(values: impl Iterator<Item = u64>) -> u64 {
@@ -314,7 +309,7 @@ fn compared(steps: &[Step], floor: &str, below: &[Round], ours: &[Round]) -> Str
     };
     let of =
         |who: &str| [format!("{who}: calls").as_str(), "faults", "processor, µs", "waiting, µs"].map(str::to_owned);
-    let mut lines = vec![line("step", [of(floor), of("bowline")]), under(9)];
+    let mut lines = vec![line("step", [of(floor), of("bowline")]), rule(9)];
     let both = [below, ours];
     let elapsed = both.map(|rounds| median(rounds.iter().map(|round| round.elapsed)));
     for (number, step) in steps.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Many tasks on one machine: what one more takes, from one task to a thousand; and sandboxes of two.
+//! Many tasks on one machine: what one more takes, from one task to a thousand; and sandboxes of two. Beside them is what the
+//! kernel alone takes for as many tasks: they have no shim, and one level of cgroups.
 //!
 //! What is per task should be the same however many there are. The commands look at all tasks, so theirs grows, and its
 //! part for each task should not.
@@ -18,7 +19,7 @@ use crate::open_files;
 use crate::quiet;
 use crate::rounds::Rounds;
 use crate::say::say;
-use crate::table::{aligned, digits, mark};
+use crate::table::{aligned, digits, mark, rule};
 
 /// What is measured: its name, and its unit. The first three are of one task.
 const MEASURES: [(&str, &str); 6] = [
@@ -30,6 +31,8 @@ const MEASURES: [(&str, &str); 6] = [
     ("`metrics --once`", "ms"),
 ];
 const PER_TASK: usize = 3;
+/// Those of [`MEASURES`] that the floor has too, and the headings of its columns.
+const OF_FLOOR: [(usize, &str); 2] = [(0, "floor: start, ms each"), (2, "floor: memory of the machine, KiB each")];
 /// What asks about all tasks.
 const COMMANDS: [&[&str]; 3] = [&["ps"], &["stats"], &["metrics", "--once"]];
 
@@ -38,6 +41,8 @@ struct Step {
     name: String,
     tasks: usize,
     values: [f64; MEASURES.len()],
+    /// The first measures of as many tasks of the floor, those that it has.
+    floor: [Option<f64>; PER_TASK],
     /// Whether something else kept the machine busy meanwhile.
     busy: bool,
 }
@@ -67,15 +72,23 @@ pub fn measure(rounds: &Rounds, on: &mut Contenders, bin: &Path, sizes: &[usize]
         })?;
         steps.push(Step { busy, ..step });
     }
-    // The kernel frees networks and cgroups for a while: some seconds after a thousand of them.
-    let looks = all.len() / 10;
+    let most = all.len();
     drop(all);
-    for _ in 0..looks {
+    settle(rounds, most)?;
+
+    let (before, mut there) = (available()?, 0);
+    for step in &mut steps {
+        say(&format!("measuring density: {} by the kernel alone", step.name));
         rounds.go_on()?;
-        if quiet::others()?.is_none() {
-            break;
-        }
+        let (values, busy) = quiet::watched(|| {
+            let start = milliseconds(on.floor.crowd(step.tasks)?) / (step.tasks - there) as f64;
+            std::thread::sleep(SETTLE);
+            Ok([Some(start), None, Some((before - available()?).max(0.0) / step.tasks as f64)])
+        })?;
+        (step.floor, step.busy, there) = (values, step.busy | busy, step.tasks);
     }
+    on.floor.disperse()?;
+    settle(rounds, most)?;
 
     say(&format!("measuring density: {sandboxes} sandboxes"));
     let member = on.member(&["/bin/sleep", "1000000"])?;
@@ -92,6 +105,17 @@ pub fn measure(rounds: &Rounds, on: &mut Contenders, bin: &Path, sizes: &[usize]
     })?;
     steps.push(Step { busy, ..step });
     Ok(Density(steps))
+}
+
+/// Waits until the kernel has freed the networks and cgroups of so many tasks: some seconds for a thousand of them.
+fn settle(rounds: &Rounds, tasks: usize) -> Result<()> {
+    for _ in 0..tasks / 10 {
+        rounds.go_on()?;
+        if quiet::others()?.is_none() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 impl Step {
@@ -113,7 +137,7 @@ impl Step {
             commands.run(command)?;
             *value = milliseconds(commands.run(command)?);
         }
-        Ok(Step { name, tasks, values, busy: false })
+        Ok(Step { name, tasks, values, floor: [None; PER_TASK], busy: false })
     }
 
     /// A value as the chart has it: for one task.
@@ -128,19 +152,24 @@ impl Density {
         let heading = MEASURES.iter().enumerate().map(|(number, (name, unit))| {
             if number < PER_TASK { format!("{name}, {unit} each") } else { format!("{name}, {unit}") }
         });
-        let mut lines = vec![std::iter::once(String::new()).chain(heading).collect::<Vec<_>>()];
-        lines.push(std::iter::once("---").chain([("---:"); MEASURES.len()]).map(str::to_owned).collect());
+        let of_floor = OF_FLOOR.map(|(_, heading)| heading.to_owned());
+        let mut lines = vec![std::iter::once(String::new()).chain(heading).chain(of_floor).collect::<Vec<_>>()];
+        lines.push(rule(lines[0].len()));
         for step in &self.0 {
             let name = format!("{}{}", step.name, mark(step.busy));
-            lines.push(std::iter::once(name).chain(step.values.iter().map(|v| digits(*v))).collect());
+            let of_floor = OF_FLOOR.map(|(number, _)| step.floor[number].map_or_else(|| "-".to_owned(), digits));
+            lines.push(std::iter::once(name).chain(step.values.map(digits)).chain(of_floor).collect());
         }
         aligned(&lines)
     }
 
     pub fn json(&self) -> Value {
         let step = |step: &Step| {
-            let measures = MEASURES.iter().zip(step.values);
-            let values = measures.map(|((name, unit), value)| json!({"name": name, "unit": unit, "value": value}));
+            let floor = step.floor.into_iter().chain(std::iter::repeat(None));
+            let measures = MEASURES.iter().zip(step.values).zip(floor);
+            let values = measures.map(
+                |(((name, unit), value), floor)| json!({"name": name, "unit": unit, "value": value, "floor": floor}),
+            );
             json!({"name": step.name, "tasks": step.tasks, "busy": step.busy, "values": values.collect::<Vec<_>>()})
         };
         self.0.iter().map(step).collect()
@@ -149,13 +178,18 @@ impl Density {
     /// As a picture: of each measure, a bar for each number of tasks.
     pub fn svg(&self, machine: &str) -> Option<String> {
         let groups = MEASURES.iter().enumerate().map(|(number, (name, unit))| {
-            let bars = self.0.iter().map(|step| {
-                let value = step.of_one(number);
+            let bar = |name: String, class: &'static str, value: f64| {
                 let text =
                     if value < 0.1 { format!("{:.0} µs", value * 1e3) } else { format!("{} {unit}", digits(value)) };
-                Bar { name: step.name.clone(), class: "ours", value, text }
-            });
-            Group { title: format!("{}, for each task", name.replace('`', "")), bars: bars.collect(), longest: None }
+                Bar { name, class, value, text }
+            };
+            let ours = self.0.iter().map(|step| bar(step.name.clone(), "ours", step.of_one(number)));
+            let of_floor = |step: &Step| {
+                let value = step.floor.get(number).copied().flatten()?;
+                Some(bar(format!("{}, the kernel alone", step.name), "floor", value))
+            };
+            let bars = ours.chain(self.0.iter().filter_map(of_floor)).collect();
+            Group { title: format!("{}, for each task", name.replace('`', "")), bars, longest: None }
         });
         let label = "What one task more takes, from one to a thousand";
         chart::picture(label, &format!("For each task, shorter is better. {machine}"), &groups.collect::<Vec<_>>())

@@ -96,6 +96,16 @@ impl Floor {
         self.ask("stop")
     }
 
+    /// Starts tasks that sleep until there are `count` of them: how long that took. The bare floor alone can.
+    pub fn crowd(&mut self, count: usize) -> Result<Duration> {
+        self.ask(&format!("crowd {count}")).map(|[started, _]| started)
+    }
+
+    /// Kills and removes all of them.
+    pub fn disperse(&mut self) -> Result<()> {
+        self.ask("disperse").map(drop)
+    }
+
     /// Its process, which makes those of its tasks.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -126,7 +126,7 @@ pub fn json(about: &Value, rows: &[Row], figures: &[Figure]) -> Value {
 pub fn text(rows: &[Row], figures: &[Figure], ratios: bool) -> String {
     let mut lines = vec![heading(ratios)];
     let width = lines[0].len();
-    lines.push(std::iter::once("---").chain(std::iter::repeat_n("---:", width - 1)).map(str::to_owned).collect());
+    lines.push(rule(width));
     for row in rows {
         let mut line = vec![format!("{}{}", row.name, mark(row.busy))];
         if !ratios {
@@ -190,6 +190,11 @@ pub fn digits(value: f64) -> String {
         v if v >= 0.0995 || v <= 0.0 => format!("{v:.2}"),
         v => format!("{v:.3}"),
     }
+}
+
+/// The line below the heading of a Markdown table: the first column to the left, all others to the right.
+pub fn rule(columns: usize) -> Vec<String> {
+    std::iter::once("---").chain(std::iter::repeat_n("---:", columns - 1)).map(str::to_owned).collect()
 }
 
 /// Lines of cells as a Markdown table: the first column to the left.

@@ -117,6 +117,7 @@ mod time_namespace;
 mod tolerance;
 mod trust;
 mod undo;
+mod unseen;
 mod unsupported;
 pub mod upgrade;
 pub mod waits;

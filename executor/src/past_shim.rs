@@ -36,12 +36,14 @@ impl PastShim {
     /// The task in `folder`.
     ///
     /// # Errors
-    /// `WrongState` while the task is being launched, and where the cgroup of its record is not known to be its own.
+    /// `WrongState` while the task is being launched, where the cgroup of its record is not known to be its own, and where
+    /// its processes cannot be seen from here.
     pub fn reach(folder: &Folder) -> Result<PastShim> {
         let id = folder.name();
         let launching = || Error::new(Kind::WrongState, format!("task {id} is still being launched"));
         let record = folder.record()?.ok_or_else(launching)?;
         let layout = cgroup::detect()?;
+        record.check_seen(&layout, || format!("cannot reach task {id} past its shim"))?;
         let (own, alone) = cgroups_of(&layout, folder, &record);
         if !own.contains(&record.cgroup) {
             let why = alone.join("; ");

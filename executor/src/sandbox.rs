@@ -450,7 +450,8 @@ pub struct Undone {
 /// damaged, looks for the cgroups where bowline makes them.
 ///
 /// # Errors
-/// The first error; everything is tried. `Damaged` if the record of what plugins must undo cannot be read.
+/// The first error; everything is tried. `Damaged` if the record of what plugins must undo cannot be read. `WrongState`,
+/// with nothing changed, for a sandbox whose processes cannot be seen from here: see `unseen`.
 pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<Undone> {
     let folder = state.folder(id);
     let record = match folder.sandbox() {
@@ -467,6 +468,10 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         }
     };
     let layout = cgroup::detect()?;
+    let members: Vec<Folder> = state.members(id)?.iter().map(|member| state.folder(member)).collect();
+    if let Some(record) = &record {
+        record.check_seen(&layout, &members, || format!("sandbox {id} cannot be removed"))?;
+    }
     if let Some(cut_short) = record.as_ref().filter(|record| record.is_not_made_yet()) {
         // The cgroup may have been made; another's has processes, or its own limits, and stays.
         let _ = layout.remove_unused(&cut_short.cgroup);
@@ -479,8 +484,8 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
             let _ = layout.freeze(&cgroup, false);
         }
     }
-    for member in state.members(id)? {
-        keep(undo(&state.folder(&member), systemd).map(|more| alone.extend(more)));
+    for member in &members {
+        keep(undo(member, systemd).map(|more| alone.extend(more)));
     }
     let timeout = record.as_ref().map(|record| record.sandbox.network.plugin_timeout()).unwrap_or_default();
     let networks = network::del(folder.path(), timeout);

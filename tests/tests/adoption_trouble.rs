@@ -135,10 +135,8 @@ fn inside(host: &Host, first: i32, program: &str, args: &[&str]) -> Ran {
     host.execute(command)
 }
 
-#[test]
-fn a_zombie_that_nobody_reaps_tells_its_exit_code() {
-    let host = Host::new();
-    // The first process of the namespace gets whose parent has died, and reaps nobody.
+/// Makes a pid namespace, with its first process. That gets whose parent has died, and reaps nobody.
+fn pid_namespace(host: &Host) -> (Process, i32) {
     let mut first = host.command("unshare");
     first.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "1000"]);
     let first = host.spawn_command(first);
@@ -147,6 +145,13 @@ fn a_zombie_that_nobody_reaps_tells_its_exit_code() {
         let pid: i32 = children.trim().parse().ok()?;
         (bowline_tests::harness::name_of(pid) == "sleep").then_some(pid)
     });
+    (first, sleeper)
+}
+
+#[test]
+fn a_zombie_that_nobody_reaps_tells_its_exit_code() {
+    let host = Host::new();
+    let (first, sleeper) = pid_namespace(&host);
     let id = host.new_id();
     let bowline = binary("bowline");
     let bowline = bowline.to_str().expect("ASCII");
@@ -172,6 +177,92 @@ fn a_zombie_that_nobody_reaps_tells_its_exit_code() {
     });
     let report = run(&["wait", "--json", &id]).assert_code(0).json();
     assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(9), &json!(false)), "{report}");
+    run(&["rm", &id]).assert_code(0);
+    kill_process(Pid::from_raw(sleeper).expect("a pid"), Signal::KILL).expect("it lives");
+    drop(first);
+    host.assert_nothing_left();
+}
+
+/// Runs `bowline` in a new pid namespace, which shows no process of the host's.
+fn apart(host: &Host, args: &[&str]) -> Ran {
+    let mut command = host.command("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--"]).arg(binary("bowline")).args(args);
+    host.execute(command)
+}
+
+const POLITE: &str = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+
+#[test]
+fn who_cannot_see_its_processes_neither_ends_nor_removes_it() {
+    let host = Host::new();
+    let task = host.task(POLITE).flag("--init").start();
+    task.wait_for_line("ready");
+    task.kill_shim(task.shim_pid());
+    let record = task.log("task.json");
+    let id = task.id();
+    for args in [&["adopt", id][..], &["wait", id], &["stop", id], &["exec", id, "--", "true"], &["rm", "-f", id]] {
+        apart(&host, args).assert_refused(125, &[id, "another pid namespace"]);
+    }
+    assert!(!task.file("exit.json").exists(), "{}", task.log("exit.json"));
+    assert_eq!(task.log("task.json"), record);
+    task.bowline("adopt", []).assert_says(id);
+    task.stop(["--grace=50s"]).assert_code(9);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn nor_a_sandbox_with_its_members() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--share-pid").create();
+    let pause = sandbox.pause_pid();
+    let refuse = || {
+        let id = sandbox.id();
+        for args in [&["adopt", id][..], &["sandbox", "rm", "-f", id]] {
+            apart(&host, args).assert_refused(125, &[id, "another pid namespace"]);
+        }
+    };
+    sandbox.kill_shim();
+    refuse();
+    let task = sandbox.task(POLITE).start();
+    task.wait_for_line("ready");
+    let ipc = std::fs::read_link(format!("/proc/{}/ns/ipc", task.pid())).expect("it lives");
+    sandbox.kill_shim();
+    refuse();
+    apart(&host, &["wait", task.id()]).assert_refused(125, &[sandbox.id(), "another pid namespace"]);
+    host.bowline(["adopt", sandbox.id()]).assert_says(sandbox.id());
+    assert_eq!(sandbox.pause_pid(), pause);
+    let second = sandbox.task("exec sleep 1000").start();
+    assert_eq!(std::fs::read_link(format!("/proc/{}/ns/ipc", second.pid())).expect("it lives"), ipc);
+    second.end();
+    task.stop(["--grace=50s"]).assert_code(9);
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_of_another_pid_namespace_is_not_taken_for_one_that_has_ended() {
+    let host = Host::new();
+    let (first, sleeper) = pid_namespace(&host);
+    let id = host.new_id();
+    let bowline = binary("bowline");
+    let bowline = bowline.to_str().expect("ASCII");
+    let task = host.adopt(id.clone());
+    let run = |args: &[&str]| inside(&host, sleeper, bowline, args);
+    run(&["start", "--name", &id, "--init", "--", "/bin/sh", "-c", POLITE]).assert_code(0);
+    task.wait_for_line("ready");
+    task.wait_until_recorded();
+    let record: Value = serde_json::from_str(&task.log("task.json")).expect("JSON");
+    inside(&host, sleeper, "kill", &["-KILL", &record["shim_pid"].to_string()]).assert_code(0);
+    eventually("nobody listens", || {
+        std::os::unix::net::UnixStream::connect(task.file("shim.sock")).is_err().then_some(())
+    });
+    // Everybody here sees its processes, under other numbers.
+    task.bowline("adopt", []).assert_refused(125, &[&id, "another pid namespace"]);
+    assert!(!task.file("exit.json").exists(), "{}", task.log("exit.json"));
+    run(&["adopt", &id]).assert_says(&id);
+    run(&["stop", "--grace=50s", &id]).assert_code(0);
+    let report = run(&["wait", "--json", &id]).assert_code(0).json();
+    assert_eq!(report["exit_code"], json!(9), "{report}");
     run(&["rm", &id]).assert_code(0);
     kill_process(Pid::from_raw(sleeper).expect("a pid"), Signal::KILL).expect("it lives");
     drop(first);

@@ -30,6 +30,7 @@ mod sets;
 pub mod systemd;
 mod threads;
 mod tree;
+mod unseen;
 mod v1;
 mod v2;
 mod values;

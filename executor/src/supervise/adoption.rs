@@ -48,6 +48,7 @@ use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
 use crate::sandbox_namespaces::Shared;
 use crate::secrets::Secrets;
+use crate::unseen::UNSEEN;
 use crate::waits;
 use crate::watch::ProcessIdentity;
 
@@ -77,6 +78,11 @@ impl Supervisor {
         if let Some(why) = record.is_anothers(&self.layout) {
             return Err(refused(why));
         }
+        let members: Vec<Folder> =
+            self.config.state.members(&id)?.iter().map(|id| self.config.state.folder(id)).collect();
+        if record.is_elsewhere(&self.layout, &members)? {
+            return Err(refused(UNSEEN));
+        }
         record.shim_pid = Some(std::process::id().cast_signed());
         if let Some(path) = &record.overhead {
             self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone(), Some(&record.cgroup));
@@ -88,8 +94,6 @@ impl Supervisor {
         sandbox.handles.borrow_mut().cgroup = Some(cgroup);
         *self.sandbox.borrow_mut() = Some(sandbox.clone());
         sandbox.happen(Trigger::Made);
-        let members: Vec<Folder> =
-            self.config.state.members(&id)?.iter().map(|id| self.config.state.folder(id)).collect();
         sandbox.share_again(&live_inits(&members)?).await?;
         self.hold_pids_again(&sandbox).await?;
         tracing::warn!(%id, "took over a sandbox whose shim died");
@@ -138,6 +142,9 @@ impl Supervisor {
             return Err(refused("it had no init"));
         }
         let init = record.live_init()?;
+        if init.is_none() && record.is_elsewhere(&self.layout)? {
+            return Err(refused(UNSEEN));
+        }
         let in_launch = record.started_at.is_none();
         if in_launch && !is_started(&folder, &record, init.as_ref()).await? {
             return Err(refused("its launch was not complete, and its command was never started"));
@@ -286,16 +293,6 @@ fn live_inits(members: &[Folder]) -> Result<Vec<i32>> {
         }
     }
     Ok(inits.iter().map(|init| init.pid).collect())
-}
-
-impl Record {
-    /// The task's init, if it lives.
-    fn live_init(&self) -> Result<Option<Live>> {
-        let Some((pid, started)) = self.pid.zip(self.pid_started) else { return Ok(None) };
-        let pidfd =
-            sys::open_process(pid, started).doing(Kind::Internal, || format!("cannot look for process {pid}"))?;
-        Ok(pidfd.map(|pidfd| Live { pid, pidfd }))
-    }
 }
 
 impl Task {

@@ -33,6 +33,11 @@ impl Moment {
         Moment(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
+    /// The moment `span` before this one; the clock's first moment if that is before it.
+    pub fn before(self, span: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// How long it is until this moment.
     pub fn to_come(self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(Moment::now().0))
@@ -53,6 +58,10 @@ mod tests {
         let now = Moment::now();
         assert!(now < now.after(Duration::from_nanos(1)));
         assert!(now.after(Duration::MAX) > now.after(Duration::from_secs(3600)));
+        assert!(
+            now.before(Duration::MAX) < now
+                && now.before(Duration::from_nanos(2)).after(Duration::from_nanos(2)) == now
+        );
         assert_eq!(now.to_come(), Duration::ZERO);
     }
 }

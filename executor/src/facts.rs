@@ -220,7 +220,7 @@ pub enum Cgroups {
 /// The state of a task's health checks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Checks {
-    /// When the first check could begin.
+    /// When the task was started, from where its start period counts.
     pub begun: Moment,
     /// When the next check is due, while the task runs.
     pub due: Option<Moment>,

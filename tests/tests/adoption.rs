@@ -1,6 +1,7 @@
 //! A task whose shim died goes on under a new one.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
@@ -307,18 +308,62 @@ fn a_paused_task_is_still_paused() {
     host.assert_nothing_left();
 }
 
+/// A task that sleeps, with health checks that run this script.
+fn checked<'h>(host: &'h Host, script: &str, more: &str) -> Task<'h> {
+    let toml = format!(
+        "command = 'sleep'\nargs = ['1000']\ninit = true\n\
+         [healthcheck]\nexec = ['sh', '-c', '{script}']\n{more}"
+    );
+    host.described(&toml).start()
+}
+
 #[test]
 fn health_is_remembered_and_checked_on() {
     let host = Host::new();
-    let toml = "command = 'sleep'\nargs = ['1000']\ninit = true\n\
-                [healthcheck]\nexec = ['sh', '-c', 'test -e /tmp/sick']\ninterval = '10ms'\nretries = 1";
-    let task = host.described(toml).start();
-    eventually("it is unhealthy", || (task.inspect()["health"]["status"] == "unhealthy").then_some(()));
+    // Each file makes one check fail.
+    let script =
+        "until mv /tmp/fail /tmp/failed; do [ ! -e /tmp/fine ] || exit 0; sleep 0.02; done 2>/dev/null; exit 3";
+    let task = checked(&host, script, "interval = '10ms'\ntimeout = '1h'\nretries = 3");
+    let program = task.program_pid();
+    let health = || task.inspect()["health"].clone();
+    for streak in 1..=2 {
+        touch(program, "fail");
+        eventually("one more has failed", || (health()["failing_streak"] == streak).then_some(()));
+    }
+    let before = health();
     task.kill_shim(task.shim_pid());
     task.bowline("adopt", []).assert_says(task.id());
-    assert_eq!(task.inspect()["health"]["status"], "unhealthy");
-    touch(task.program_pid(), "sick");
-    eventually("it is healthy", || (task.inspect()["health"]["status"] == "healthy").then_some(()));
+    assert_eq!(health(), before, "its streak and its checks");
+    // The check of the dead shim may take one, and counts no more.
+    eventually("it is unhealthy", || {
+        touch(program, "fail");
+        (health()["status"] == "unhealthy").then_some(())
+    });
+    assert!(health()["log"].as_array().is_some_and(|log| log.len() >= 3), "{}", health());
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    assert_eq!(health()["status"], "unhealthy");
+    touch(program, "fine");
+    eventually("it is healthy", || (health()["status"] == "healthy").then_some(()));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn its_start_period_counts_from_its_start() {
+    const PERIOD: Duration = Duration::from_secs(4);
+    let host = Host::new();
+    let more = "interval = '100ms'\nstart_interval = '100ms'\nstart_period = '4s'\nretries = 1";
+    let task = checked(&host, "echo >>/tmp/checks; exit 3", more);
+    eventually("half of it is over", || {
+        let checks = task.exec("cat /tmp/checks 2>/dev/null || true").stdout.len();
+        (checks > 20).then_some(())
+    });
+    task.kill_shim(task.shim_pid());
+    let begun = Instant::now();
+    task.bowline("adopt", []).assert_says(task.id());
+    eventually("it is unhealthy", || (task.inspect()["health"]["status"] == "unhealthy").then_some(()));
+    assert!(begun.elapsed() < PERIOD, "after {:?} more", begun.elapsed());
     task.end();
     host.assert_nothing_left();
 }

@@ -267,14 +267,10 @@ impl Supervisor {
         }
         self.watch_oom_of_unit(task);
         self.take_over_exec_groups(task);
-        let health = task.facts.look(|facts| facts.health.clone());
         if task.status() != Status::Stopping {
             self.begin_timeout(task);
         }
         self.begin_checks(task);
-        if health.is_some() {
-            task.facts.change(|facts| facts.health = health);
-        }
         match self.open_watch(task) {
             Ok(watch) => self.begin_watch(task, watch),
             Err(error) => tracing::error!(%error, "a task that was taken over is not watched"),

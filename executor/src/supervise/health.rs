@@ -23,10 +23,11 @@ use jiff::Timestamp;
 
 use super::supervisor::Supervisor;
 use super::task::Task;
+use super::timeout::has_run;
 use crate::clock::Moment;
 use crate::events::Event;
 use crate::facts::{Checks, ExecEnd, TaskFacts, UnderWay};
-use crate::health::{Check, Health, HealthStatus, OUTPUT};
+use crate::health::{Check, HealthStatus, OUTPUT};
 use crate::lifecycle;
 use crate::pages;
 use crate::report::StoppedBy;
@@ -34,12 +35,14 @@ use crate::request::{Exec, ExecOutcome};
 use crate::waits;
 
 impl Supervisor {
-    /// Starts a task's health checks, if its description has any.
+    /// Starts a task's health checks, if its description has any. A task that an earlier shim has launched keeps what its
+    /// checks have found, and its start period is counted from its start.
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
         task.facts.change(|facts| {
             if facts.record.task.as_ref().is_some_and(|task| task.healthcheck.is_some()) {
-                facts.health = Some(Health::default());
-                facts.checks = Some(Checks { begun: Moment::now(), due: None, under_way: None });
+                facts.health.get_or_insert_default();
+                let begun = Moment::now().before(has_run(facts));
+                facts.checks = Some(Checks { begun, due: None, under_way: None });
             }
         });
         self.go_on_checking(task);
@@ -116,20 +119,23 @@ impl Supervisor {
     }
 
     fn learn(self: &Rc<Self>, task: &Task, check: Check, rules: &Healthcheck, in_start_period: bool) {
-        let (before, now, failing_streak) = {
-            let learn = |facts: &mut TaskFacts| {
-                let health = facts.health.get_or_insert_default();
-                let before = health.status;
-                health.learn(check, rules.retries(), in_start_period);
-                (before, health.status, health.failing_streak)
-            };
-            task.facts.change(learn)
+        let learn = |facts: &mut TaskFacts| {
+            let health = facts.health.get_or_insert_default();
+            let before = (health.status, health.failing_streak);
+            health.learn(check, rules.retries(), in_start_period);
+            (before, health.status, health.failing_streak)
         };
+        let ((before, streak_before), now, failing_streak) = task.facts.change(learn);
+        if now != before {
+            self.tell(task, Event::Health { status: now, failing_streak });
+        }
+        // Not after each check: one that succeeds again changes nothing that counts.
+        if (now, failing_streak) != (before, streak_before) {
+            self.remember(task);
+        }
         if now == before {
             return;
         }
-        self.tell(task, Event::Health { status: now, failing_streak });
-        self.remember(task);
         if now == HealthStatus::Unhealthy && rules.on_unhealthy == OnUnhealthy::Stop {
             let stopped = self.shutdown(&task.id, None, None, StoppedBy::Health);
             if let Err(error) = stopped {

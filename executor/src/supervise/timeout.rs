@@ -16,6 +16,7 @@ use super::supervisor::Supervisor;
 use super::task::Task;
 use super::watching::until_end;
 use crate::clock::Moment;
+use crate::facts::TaskFacts;
 use crate::report::StoppedBy;
 
 impl Supervisor {
@@ -23,10 +24,7 @@ impl Supervisor {
     pub(super) fn begin_timeout(self: &Rc<Self>, task: &Rc<Task>) {
         let limit = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.timeout));
         let Some(limit) = limit else { return };
-        let started = task.facts.look(|facts| facts.record.started_at);
-        // More than nothing if an earlier shim has launched it.
-        let has_run = started.map_or(0, |started| Timestamp::now().as_millisecond() - started.as_millisecond());
-        let left = limit.as_std().saturating_sub(Duration::from_millis(u64::try_from(has_run).unwrap_or_default()));
+        let left = limit.as_std().saturating_sub(task.facts.look(has_run));
         task.facts.change(|facts| facts.times_out_at = Some(Moment::now().after(left)));
         self.time_out_on_time(task);
     }
@@ -45,4 +43,12 @@ impl Supervisor {
             tracing::error!(%error, id = %task.id, "cannot stop a task whose time is over");
         }
     }
+}
+
+/// For how long a task's program has run, by the clock of the day: more than nothing at first if an earlier shim has
+/// launched it.
+pub fn has_run(facts: &TaskFacts) -> Duration {
+    let started = facts.record.started_at;
+    let millis = started.map_or(0, |started| Timestamp::now().as_millisecond() - started.as_millisecond());
+    Duration::from_millis(u64::try_from(millis).unwrap_or_default())
 }

@@ -213,6 +213,12 @@ impl Folder {
         Reserve::take(&path).map_err(|error| cannot("write", &path, &error))
     }
 
+    /// Takes over the room for the exit report that an earlier shim has reserved.
+    pub fn reserve_exit_again(&self) -> Result<Reserve> {
+        let path = self.file(RESERVED);
+        Reserve::take_over(&path).map_err(|error| cannot("write", &path, &error))
+    }
+
     /// Writes the exit report, whole, into the reserved room; after an error the caller may try again.
     pub fn write_exit(&self, reserve: &mut Reserve, report: &ExitReport) -> Result<Put> {
         let path = self.file(EXIT);
@@ -539,6 +545,18 @@ mod tests {
         assert_eq!(folder.write_exit(&mut reserve, &report), Ok(Put::Placed));
         assert_eq!(folder.exit(), Ok(Some(report)));
         assert!(!folder.file(RESERVED).exists());
+    }
+
+    #[test]
+    fn what_an_earlier_shim_has_reserved_and_begun_to_write_is_taken_over() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::at(dir.path());
+        drop(folder.reserve_exit().expect("there is room"));
+        fs::write(folder.file(RESERVED), [b'x'; 3000]).expect("ours");
+        let mut reserve = folder.reserve_exit_again().expect("it is there");
+        let report = ExitReport { exit_code: Some(5), ..died_with_shim(None) };
+        assert_eq!(folder.write_exit(&mut reserve, &report), Ok(Put::Placed));
+        assert_eq!(folder.exit(), Ok(Some(report)));
     }
 
     #[test]

@@ -75,15 +75,31 @@ impl Reserve {
     /// Reserves room for a report in a new file at `temporary`.
     pub fn take(temporary: &Path) -> io::Result<Reserve> {
         let file = trust::create(temporary)?;
-        // A signal, such as that of a child that ends, may interrupt this.
-        match retry_on_intr(|| fallocate(&file, FallocateFlags::KEEP_SIZE, 0, PAGE)) {
-            Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => {
+        match take_room(&file) {
+            Err(errno) => {
                 let _ = fs::remove_file(temporary);
                 Err(errno.into())
             }
-            // This file system reserves nothing: writing the report may have to be tried again.
-            _ => Ok(Reserve { file, stage: Stage::Empty }),
+            Ok(()) => Ok(Reserve { file, stage: Stage::Empty }),
         }
+    }
+
+    /// Takes over the reserve that an earlier shim has left at `temporary`, with its room. Without room, on a full disk,
+    /// writing the report may have to be tried again.
+    pub fn take_over(temporary: &Path) -> io::Result<Reserve> {
+        let file = match trust::open(File::options().write(true), temporary) {
+            Ok(file) => file,
+            // Somebody has removed it, or has put something else in its place.
+            Err(_) => trust::create(temporary)?,
+        };
+        if file.metadata()?.len() > 0 {
+            // That shim has died while it wrote the report.
+            file.set_len(0)?;
+        }
+        if let Err(error) = take_room(&file) {
+            tracing::warn!(%error, "there is no room for the exit report yet");
+        }
+        Ok(Reserve { file, stage: Stage::Empty })
     }
 
     /// Writes the report to `path`, whole or not at all; after an error the caller may try again.
@@ -119,5 +135,17 @@ impl Reserve {
 
     fn was_removed(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| meta.nlink() == 0)
+    }
+}
+
+/// Takes the room for a report, unless the file has it already.
+///
+/// # Errors
+/// The disk is full. A file system that reserves nothing is no error: writing the report may have to be tried again.
+fn take_room(file: &File) -> Result<(), Errno> {
+    // A signal, such as that of a child that ends, may interrupt this.
+    match retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, 0, PAGE)) {
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno),
+        _ => Ok(()),
     }
 }

@@ -114,9 +114,12 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// Writes `bytes` to the file at `path`, whole or not at all.
 pub fn write(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
-    let mut file = create(temporary)?;
-    file.write_all(bytes)?;
-    fs::rename(temporary, path)
+    let written = create(temporary)?.write_all(bytes).and_then(|()| fs::rename(temporary, path));
+    if written.is_err() {
+        // It would keep what little room a full disk has.
+        let _ = fs::remove_file(temporary);
+    }
+    written
 }
 
 #[cfg(test)]

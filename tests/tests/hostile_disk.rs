@@ -78,6 +78,13 @@ impl<'h> Ending<'h> {
         eventually("init has ended", || (!process_exists(self.pid)).then_some(()));
     }
 
+    /// Kills its shim, as a crash would.
+    #[track_caller]
+    fn crash_shim(&self) {
+        kill_process(Pid::from_raw(self.shim).expect("a pid"), Signal::KILL).expect("the shim lives");
+        self.wait_until_left();
+    }
+
     #[track_caller]
     fn wait_until_left(&self) {
         eventually(format_args!("the shim {} has left", self.shim), || (!process_exists(self.shim)).then_some(()));
@@ -145,6 +152,56 @@ fn an_exit_is_recorded_on_a_disk_without_a_free_byte() {
     assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(5), &json!(false)), "{report}");
     fs::remove_file(filler).expect("it was made");
     task.rm();
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_is_taken_over_on_a_disk_without_a_free_byte() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=1m,mode=0700");
+    let task = Ending::start(&host, disk.path(), &["--init"]);
+    let filler = fill(disk.path());
+    task.crash_shim();
+    task.bowline(&["adopt", &task.id]).assert_says(&task.id);
+    task.bowline(&["exec", &task.id, "--", "true"]).assert_code(0);
+    // The record names its new shim once there is room.
+    fs::remove_file(&filler).expect("it was made");
+    task.bowline(&["update", "--pids=50", &task.id]).assert_code(0);
+    assert_ne!(task.inspect()["shim_pid"], task.shim);
+    fill(disk.path());
+    task.bowline(&["stop", "--grace=50s", &task.id]).assert_code(0);
+    let report = task.bowline(&["wait", "--json", &task.id]).assert_code(0).json();
+    assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(5), &json!(false)), "{report}");
+    fs::remove_file(filler).expect("it was made");
+    task.rm();
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn so_is_a_sandbox_with_its_members() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=1m,mode=0700");
+    let state = disk.path().to_str().expect("ASCII");
+    let bowline = |args: &[&str]| host.bowline([&["--state", state], args].concat());
+    let (sandbox, member) = (host.new_id(), host.new_id());
+    bowline(&["sandbox", "create", "--name", &sandbox, "--share-pid"]).assert_says(&sandbox);
+    let start = ["start", "--sandbox", &sandbox, "--name", &member, "--init", "--", "sh", "-c", POLITE];
+    bowline(&start).assert_code(0);
+    eventually("it is ready", || bowline(&["logs", &member]).out().contains("ready").then_some(()));
+    let shim = bowline(&["sandbox", "inspect", &sandbox]).assert_code(0).json()["shim_pid"].as_i64();
+    let shim = shim.and_then(|pid| pid.try_into().ok()).expect("a pid");
+    let filler = fill(disk.path());
+    kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
+    eventually("its shim is gone", || (!process_exists(shim)).then_some(()));
+    bowline(&["adopt", &sandbox]).assert_says(&sandbox);
+    bowline(&["exec", &member, "--", "true"]).assert_code(0);
+    bowline(&["stop", "--grace=50s", &member]).assert_code(0);
+    let report = bowline(&["wait", "--json", &member]).assert_code(0).json();
+    assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(5), &json!(false)), "{report}");
+    fs::remove_file(filler).expect("it was made");
+    bowline(&["sandbox", "rm", &sandbox]).assert_code(0);
     drop(disk);
     host.assert_nothing_left();
 }

@@ -100,7 +100,10 @@ impl Supervisor {
         self.adopt_members(&sandbox, members, events).await?;
         self.budget_members(&sandbox).await?;
         self.overhead.enter_again(&self.layout).await?;
-        sandbox.set_adoptable(true)?;
+        if let Err(error) = sandbox.set_adoptable(true) {
+            // As for a task's.
+            tracing::warn!(%error, %id, "the record does not name the new shim before the next change");
+        }
         self.release();
         Ok(())
     }
@@ -169,7 +172,10 @@ impl Supervisor {
             }
             None => {}
         }
-        plan.folder.write_record(&plan.record)?;
+        if let Err(error) = plan.folder.write_record(&plan.record) {
+            // As on a full disk. All that matters for the next shim is in the record already.
+            tracing::warn!(%error, %id, "the record does not name the new shim before the next change");
+        }
         let task = self.register(id.clone(), plan, init, cgroup)?;
         task.facts.change(|facts| facts.events = events.get(&id).copied().unwrap_or_default());
         tracing::warn!(%id, "took over a task whose shim died");
@@ -218,7 +224,7 @@ impl Supervisor {
         if let (Some(process), Some(user)) = (spec.process_mut(), &record.user) {
             process.set_user(user.clone());
         }
-        let reserve = Some(folder.reserve_exit()?);
+        let reserve = Some(folder.reserve_exit_again()?);
         let shared = Shared::with_ports(connection::ports_again(&description.network));
         drop(joined);
         Ok(LaunchPlan { claimed, reserve, shared, ..self.planned(spec, profile, record, folder.clone()).await? })

@@ -52,6 +52,11 @@ impl Supervisor {
         if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
             return Ok(());
         }
+        self.start_sandboxs_pause(sandbox).await?;
+        self.record_pause(sandbox)
+    }
+
+    async fn start_sandboxs_pause(&self, sandbox: &Sandbox) -> Result<()> {
         let entry = self.overhead.entry().await;
         let pid = self.start_pause(&PauseProcess { pid: true, ..PauseProcess::default() }, entry.as_ref()).await?;
         if entry.is_none()
@@ -64,17 +69,30 @@ impl Supervisor {
         sandbox.facts.change(|SandboxFacts { record, .. }| {
             (record.pause_pid, record.pause_started) = (Some(pid), proc_stat::started(pid));
         });
+        sandbox.handles.borrow_mut().pids = Some(namespace);
+        Ok(())
+    }
+
+    /// Writes the record that names the pause process, which outlives the shim from then on.
+    fn record_pause(&self, sandbox: &Sandbox) -> Result<()> {
         sandbox.keep_record()?;
         self.pause_processes.get()?.outlive_shim();
-        sandbox.handles.borrow_mut().pids = Some(namespace);
         Ok(())
     }
 
     /// Goes on with the pause process that a shim before this one has started, or starts another: with that one all
     /// processes in its namespace have ended.
     pub(super) async fn hold_pids_again(&self, sandbox: &Sandbox) -> Result<()> {
+        if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
+            return Ok(());
+        }
         let Some((pid, pidfd)) = sandbox.facts.look(|facts| facts.record.pause())? else {
-            return self.hold_pids(sandbox).await;
+            self.start_sandboxs_pause(sandbox).await?;
+            if let Err(error) = self.record_pause(sandbox) {
+                // As on a full disk.
+                tracing::warn!(%error, "the pause process is not recorded, and ends with this shim");
+            }
+            return Ok(());
         };
         sandbox.handles.borrow_mut().pids = Some(pids_of_process(pid)?);
         let live = Live { pid, pidfd };

@@ -3,7 +3,8 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Sandbox, Task, WRITER, eventually, namespace_of, process_exists, touch};
+use bowline_tests::harness::{Sandbox, Task, Trace, WRITER, eventually, namespace_of, process_exists, touch};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const IDLE: &str = "exec sleep 1000";
@@ -165,6 +166,26 @@ fn it_is_upgraded_after_it_was_taken_over() {
     task.exec("true").assert_code(0);
     sandbox.task("true").run().assert_code(0);
     task.stop(["--grace=50s"]).assert_code(4);
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_pause_process_that_was_killed_with_the_shim_is_replaced_before_it_is_reaped() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--share-pid").create();
+    let pause = sandbox.pause_pid();
+    let task = sandbox.task(IDLE).start();
+    // The kernel ends all of a pid namespace with its first process, which ends when all of them are reaped.
+    let tracer = Trace::of(&host, task.pid(), []);
+    tracer.hold();
+    sandbox.kill_shim();
+    kill_process(Pid::from_raw(pause).expect("a pid"), Signal::KILL).expect("it lives");
+    sandbox.task("echo here").run().assert_says("here");
+    assert!(process_exists(pause), "nobody reaps it");
+    assert_ne!(sandbox.pause_pid(), pause);
+    tracer.end();
+    task.wait();
     sandbox.rm([]);
     host.assert_nothing_left();
 }

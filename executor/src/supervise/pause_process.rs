@@ -5,10 +5,11 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
-use bowline_cgroup::{Cgroup, Entry};
+use bowline_cgroup::{self as cgroup, Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::proc_stat;
+use bowline_sys::proc_stat::{self, ProcStat};
 
 use super::adoption::claim_by_pidfd;
 use super::pause_processes::LivePauseProcess;
@@ -86,7 +87,12 @@ impl Supervisor {
         if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
             return Ok(());
         }
-        let Some((pid, pidfd)) = sandbox.facts.look(|facts| facts.record.pause())? else {
+        let lives = |(pid, pidfd): &(i32, OwnedFd)| {
+            let stat = proc_stat::read(*pid).unwrap_or_default();
+            // Its namespace takes no process from when it begins to end, long before somebody reaps it.
+            !cgroup::has_ended(pidfd, Duration::ZERO) && ProcStat::parse(&stat).is_some_and(|stat| !stat.ends())
+        };
+        let Some((pid, pidfd)) = sandbox.facts.look(|facts| facts.record.pause())?.filter(lives) else {
             self.start_sandboxs_pause(sandbox).await?;
             if let Err(error) = self.record_pause(sandbox) {
                 // As on a full disk.

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   caller ─► shim: leave_behind, once ─► every child inherits what is fresh
-//!                     └► limits, has_oom_score: what each child sets for itself,
-//!                        as the shim's own differs
+//!                     ├► limits, has_oom_score: what each child sets for itself,
+//!                     │  as the shim's own differs
+//!                     └► to_record ─► task.json ─► go_on_with, in a shim that takes over
 //! ```
 //!
 //! A task has what its description says; what that leaves open is the same for every caller. What
@@ -11,6 +12,7 @@
 //! a capability. Must not: touch the umask. The shim's log files are as private as its caller wants
 //! them, and every child sets its own umask.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::OnceLock;
 
@@ -32,11 +34,24 @@ pub enum InheritedLimits {
 /// Where the shim's own values differ from those that its children must have.
 #[derive(Debug, Default)]
 struct Differs {
-    limits: Vec<(Resource, Rlimit)>,
+    limits: ChildrensLimits,
     oom_score: bool,
 }
 
+/// The resource limits of the shim's children.
+#[derive(Debug, Default)]
+struct ChildrensLimits {
+    /// Those that each child sets, as the shim's own differ.
+    set: Vec<(Resource, Rlimit)>,
+    /// Those that are not the fixed ones, as the shim may not set these.
+    unfixed: RecordedLimits,
+    /// The resources whose limit is not the wanted one, for the same reason.
+    lacking: Vec<Resource>,
+}
+
 static DIFFERS: OnceLock<Differs> = OnceLock::new();
+/// The limits of the children of a shim that has taken tasks over.
+static AS_BEFORE: OnceLock<ChildrensLimits> = OnceLock::new();
 
 /// Makes the calling process forget what it inherited. Called by a shim that has started, and by a
 /// process that undoes a dead shim.
@@ -70,10 +85,10 @@ pub fn leave_behind_again(limits: InheritedLimits, files: Option<HandedLimit>) -
     }
     let oom_score = !has_plain_oom_score(limits);
     let limits = match limits {
-        InheritedLimits::Fixed => fix_limits(),
+        InheritedLimits::Fixed => fix_limits(&RecordedLimits::new()),
         InheritedLimits::Managers => {
-            let of_children = files.map(|[current, maximum]| (Resource::Nofile, Rlimit { current, maximum }));
-            raise_files().or(of_children).into_iter().collect()
+            let of_children = files.map(|files| (Resource::Nofile, limit_of(files)));
+            ChildrensLimits { set: raise_files().or(of_children).into_iter().collect(), ..ChildrensLimits::default() }
         }
     };
     let _ = DIFFERS.set(Differs { limits, oom_score });
@@ -92,6 +107,36 @@ fn has_plain_oom_score(limits: InheritedLimits) -> bool {
 /// A soft and a hard limit, as a shim hands them over; `None` is no limit.
 pub type HandedLimit = [Option<u64>; 2];
 
+/// Limits by the name of their resource, as the record of a task has them.
+pub type RecordedLimits = BTreeMap<String, HandedLimit>;
+
+fn limit_of([current, maximum]: HandedLimit) -> Rlimit {
+    Rlimit { current, maximum }
+}
+
+/// The limits of the shim's tasks that are not the fixed ones, because the shim may not set these.
+pub fn to_record() -> RecordedLimits {
+    childrens_limits().map(|limits| limits.unfixed.clone()).unwrap_or_default()
+}
+
+/// Gives the children of this shim the limits that a task had from the shim before it, as far as this one may: its
+/// starter may have others. `recorded` are those of [`to_record`] then. All tasks of a shim have the same.
+pub fn go_on_with(recorded: &RecordedLimits) {
+    if AS_BEFORE.get().is_some() {
+        return;
+    }
+    let limits = fix_limits(recorded);
+    if !limits.lacking.is_empty() {
+        let lacking = &limits.lacking;
+        tracing::warn!(?lacking, "commands have lower limits than before: those of who started this shim");
+    }
+    let _ = AS_BEFORE.set(limits);
+}
+
+fn childrens_limits() -> Option<&'static ChildrensLimits> {
+    AS_BEFORE.get().or_else(|| DIFFERS.get().map(|differs| &differs.limits))
+}
+
 /// The limit of open files that this process gives its children, where it has another itself.
 pub fn hand_over() -> Option<HandedLimit> {
     let of_files = limits().iter().find(|(resource, _)| *resource == Resource::Nofile);
@@ -107,7 +152,7 @@ pub fn hide() -> Result<()> {
 
 /// The limits that a child sets unless its description names them.
 pub fn limits() -> &'static [(Resource, Rlimit)] {
-    DIFFERS.get().map_or(&[], |differs| &differs.limits)
+    childrens_limits().map_or(&[], |limits| &limits.set)
 }
 
 /// Whether the shim's `oom_score_adj` is not 0.
@@ -115,20 +160,40 @@ pub fn has_oom_score() -> bool {
     DIFFERS.get().is_some_and(|differs| differs.oom_score)
 }
 
-/// Gives this process the fixed limits, as far as it may and needs no higher ones itself; returns
-/// the limits that its children must set.
-fn fix_limits() -> Vec<(Resource, Rlimit)> {
-    fixed(threads_max()).into_iter().filter_map(|(resource, fixed)| fix_limit(resource, fixed)).collect()
+/// Gives this process the fixed limits, or in their place the `recorded` ones, as far as it may and needs no higher ones
+/// itself.
+fn fix_limits(recorded: &RecordedLimits) -> ChildrensLimits {
+    let mut limits = ChildrensLimits::default();
+    for (resource, fixed) in fixed(threads_max()) {
+        let recorded = if recorded.is_empty() { None } else { recorded.get(&name_of(resource)) };
+        let wanted = recorded.map_or(fixed, |limit| limit_of(*limit));
+        let (own, childs) = fix_limit(resource, wanted);
+        if own != childs {
+            limits.set.push((resource, childs));
+        }
+        if childs != fixed {
+            limits.unfixed.insert(name_of(resource), [childs.current, childs.maximum]);
+        }
+        if childs != wanted {
+            limits.lacking.push(resource);
+        }
+    }
+    limits
 }
 
-fn fix_limit(resource: Resource, fixed: Rlimit) -> Option<(Resource, Rlimit)> {
+fn name_of(resource: Resource) -> String {
+    format!("{resource:?}").to_lowercase()
+}
+
+/// Returns the limits that this process then has itself, and those of its children.
+fn fix_limit(resource: Resource, fixed: Rlimit) -> (Rlimit, Rlimit) {
     let ours = getrlimit(resource);
     let highest = Rlimit { current: fixed.current, maximum: higher(ours.maximum, fixed.maximum) };
     // The shim needs files for each stream of each task, exec and guest: its own limit is no task's.
     let kept = if resource == Resource::Nofile { highest.maximum } else { fixed.current };
     let wanted = Rlimit { current: kept, ..highest };
     if wanted == ours || setrlimit(resource, wanted).is_ok() {
-        return (wanted != fixed).then_some((resource, fixed));
+        return (wanted, fixed);
     }
     // Without CAP_SYS_RESOURCE the hard limit stays.
     let most = |limit: Option<u64>| if higher(limit, ours.maximum) == limit { ours.maximum } else { limit };
@@ -136,9 +201,9 @@ fn fix_limit(resource: Resource, fixed: Rlimit) -> Option<(Resource, Rlimit)> {
     let own = Rlimit { current: most(kept), maximum: ours.maximum };
     if own != ours && setrlimit(resource, own).is_err() {
         tracing::warn!("tasks inherit the limit {resource:?} of the process that started this shim");
-        return None;
+        return (ours, ours);
     }
-    (own != possible).then_some((resource, possible))
+    (own, possible)
 }
 
 /// Raises this process's limit of open files to the hard limit; returns the limit for its children, where that differs.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Task, WRITER, child_pids, eventually, fds_of, lacks, name_of, process_exists, status_lines, touch,
+    Ran, Task, WRITER, binary, child_pids, eventually, fds_of, lacks, name_of, process_exists, status_lines, touch,
 };
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CapabilitySet, capabilities};
 use serde_json::{Value, json};
 
 fn lines(count: usize) -> String {
@@ -174,7 +175,7 @@ fn all_that_needs_a_shim_gets_one() {
 fn an_exec_has_the_protection_that_it_had_before() {
     let host = Host::new();
     let look = "grep -E '^(Uid|Gid|Groups|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp|Cpus_allowed):' /proc/self/status; \
-                cat /proc/self/cgroup; ls /proc/self/fd | wc -l; env; ulimit -n";
+                cat /proc/self/cgroup /proc/self/limits; ls /proc/self/fd | wc -l; env";
     for flags in [&["--init"][..], &["--init", "--untrusted"], &["--init", "--user=1000:1000"]] {
         let task = flags.iter().fold(host.task("exec sleep 1000"), |task, flag| task.flag(*flag)).start();
         let before = task.exec(look).out();
@@ -182,6 +183,37 @@ fn an_exec_has_the_protection_that_it_had_before() {
         assert_eq!(task.exec(look).out(), before);
         task.end();
     }
+    host.assert_nothing_left();
+}
+
+/// Runs `bowline` with this limit of open files, which without CAP_SYS_RESOURCE nobody raises.
+fn with_files(host: &Host, most: u32, args: &[&str]) -> Ran {
+    let mut command = host.command("/bin/sh");
+    command.args(["-c", "ulimit -n \"$0\"; exec \"$@\"", &most.to_string()]).arg(binary("bowline")).args(args);
+    host.execute(command)
+}
+
+#[test]
+fn an_exec_has_the_limits_that_it_had_before_whoever_takes_its_task_over() {
+    let host = Host::new();
+    let id = host.new_id();
+    with_files(&host, 2000, &["start", "--name", &id, "--init", "--", "sleep", "1000"]).assert_says(&id);
+    let task = host.adopt(&id);
+    let limits = || task.exec("cat /proc/self/limits").assert_code(0).out();
+    let before = limits();
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(&id);
+    assert_eq!(limits(), before);
+    task.bowline("upgrade", []).assert_says(&id);
+    assert_eq!(limits(), before);
+    task.kill_shim(task.shim_pid());
+    with_files(&host, 256, &["adopt", &id]).assert_says(&id);
+    let rights = capabilities(None).expect("its own").effective;
+    match rights.contains(CapabilitySet::SYS_RESOURCE) {
+        true => assert_eq!(limits(), before),
+        false => assert!(task.log("shim.log").contains("lower limits than before"), "{}", task.log("shim.log")),
+    }
+    task.end();
     host.assert_nothing_left();
 }
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
 use crate::hooks::Poststop;
+use crate::inheritance::RecordedLimits;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::network::Connected;
 use crate::report::{Enforcement, ExitReport, StoppedBy};
@@ -78,6 +79,10 @@ pub struct Record {
     /// Whether the task has secret variables, which are in no record: see `secrets`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub secret_variables: bool,
+    /// The limits of its processes that neither the description nor `docs/reference.md` has, as its shim may not raise its
+    /// own: a shim that takes over gives commands the same.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: RecordedLimits,
     /// The hooks to run as the task is removed; absent where there are none, for a manager's bundle, and once they have
     /// been run.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -35,7 +35,6 @@ use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
-use crate::claimed_uid;
 use crate::clock::Moment;
 use crate::facts::TaskFacts;
 use crate::folder::{EventCounts, Folder, Record, Remembered};
@@ -49,8 +48,8 @@ use crate::log::{self, LogFiles};
 use crate::sandbox_namespaces::Shared;
 use crate::secrets::Secrets;
 use crate::unseen::UNSEEN;
-use crate::waits;
 use crate::watch::ProcessIdentity;
+use crate::{claimed_uid, inheritance, waits};
 
 impl Supervisor {
     /// Takes over the task or the sandbox of the shim's folder, whose lock the shim holds. A task that has ended meanwhile
@@ -159,6 +158,7 @@ impl Supervisor {
         if record.unit.as_ref().is_some_and(|unit| unit.own_slice) {
             self.overhead.be_unit(&self.layout, &folder.name())?;
         }
+        inheritance::go_on_with(&record.limits);
         record.shim_pid = std::process::id().cast_signed();
         let plan = self.plan_adopted(&id, record, &folder, sandbox).await?;
         let mut plan = LaunchPlan { lock, ..plan };

@@ -194,6 +194,11 @@ impl Supervisor {
         for (id, task) in handed.tasks {
             let id = TaskId::of_manager(&id).doing(Kind::Damaged, || "a task that was handed over has no id")?;
             let task = it.take_task(&id, task).map_err(|error| error.within(format_args!("task {id}")))?;
+            let limits = task.facts.look(|facts| facts.record.limits.clone());
+            if !limits.is_empty() {
+                // The program before this one may have taken it over from a shim with other ones.
+                inheritance::go_on_with(&limits);
+            }
             it.tasks.borrow_mut().insert(id, Rc::new(task));
         }
         io::all_releases_taken();

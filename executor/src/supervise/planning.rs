@@ -33,7 +33,7 @@ use crate::request::{Bundle, Launch};
 use crate::rootfs::Additions;
 use crate::sandbox_namespaces::Shared;
 use crate::seccomp::{self, Profile};
-use crate::{bundle, claimed_uid, host, joined_users, tolerance};
+use crate::{bundle, claimed_uid, host, inheritance, joined_users, tolerance};
 
 impl Supervisor {
     /// Turns a description into the plan of its launch. A task that is not the executor's first gets a folder of its own,
@@ -227,6 +227,7 @@ impl Supervisor {
             user: None,
             foreground: Default::default(),
             secret_variables: false,
+            limits: inheritance::to_record(),
             poststop: None,
             remembered: None,
             task: None,

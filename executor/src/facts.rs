@@ -24,7 +24,7 @@ use crate::report::{ExitReport, StoppedBy};
 use crate::sandbox::SandboxRecord;
 use crate::stats::Last;
 use crate::waits::Work;
-use crate::watch::{Begins, Counted, Finding, ProcessIdentity, Seen};
+use crate::watch::{Finding, ProcessIdentity, Watched};
 
 /// Everything that one shim knows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -241,32 +241,6 @@ pub struct UnderWay {
     pub exec: Option<u64>,
     /// Why the check could not be begun.
     pub failed: Option<String>,
-}
-
-/// What a task's watch has seen, by policy, and when it looks again.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Watched {
-    /// How often memory.high was exceeded.
-    pub high: Policy<Counted>,
-    /// Whether memory in use is above the allowed amount: of all memory, anonymous memory, and cache.
-    pub memory: Policy<[Begins; 3]>,
-    /// Whether the task is held back longer than allowed.
-    pub throttled: Policy<Begins>,
-    /// How long the task was held back in total at the last look, in µs.
-    pub throttled_usec: u64,
-    /// How long the task waits for CPU, memory and block devices.
-    pub pressures: [Policy<()>; 3],
-    /// The processes in the shim's cgroup.
-    pub processes: Policy<Seen>,
-}
-
-/// What a policy has seen.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Policy<R> {
-    /// What the policy's rule remembers.
-    pub rule: R,
-    /// When the policy looks again.
-    pub due: Option<Moment>,
 }
 
 /// Where a process's output went.

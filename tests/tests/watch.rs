@@ -88,6 +88,11 @@ fn assert_pressure_is_found(host: &Host, (resource, who): (&str, &str), above_ms
     task.end();
 }
 
+/// Where a file of a task is for its host.
+fn in_task(task: &Task<'_>, path: &str) -> String {
+    format!("/proc/{}/root{path}", task.program_pid())
+}
+
 fn kills(task: &Task<'_>) -> u64 {
     let file = if only_v2() { "memory.events" } else { "memory.oom_control" };
     counted(task, "memory", file, "oom_kill")
@@ -164,6 +169,41 @@ fn memory_in_use_by_each_part() {
     let found = told(&host, &task, "watch").len();
     task.exec("sleep 0.5").assert_code(0);
     assert_eq!(told(&host, &task, "watch").len(), found, "each is told of once while it lasts");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_lasts_is_told_once_whoever_watches() {
+    let host = Host::new();
+    let toml = "[watch.memory]\ncache_above = '25M'\nevery = '50ms'";
+    let fill = "head -c 30M /dev/zero >/tmp/x";
+    let task = watched(&host, &format!("{fill}; exec sleep 1000"), toml).flag("--init").start();
+    found(&host, &task, "memory");
+    // It was above for a part of what it writes.
+    eventually("all is written", || (fs::metadata(in_task(&task, "/tmp/x")).ok()?.len() == 30 << 20).then_some(()));
+    let adopt = || {
+        task.kill_shim(task.shim_pid());
+        task.bowline("adopt", []).assert_says(task.id());
+    };
+    let upgrade = || {
+        task.bowline("upgrade", []).assert_says(task.id());
+    };
+    for take_over in [&adopt as &dyn Fn(), &upgrade, &adopt] {
+        take_over();
+        task.exec("sleep 0.5").assert_code(0);
+        assert_eq!(told(&host, &task, "watch").len(), 1);
+    }
+    // That it is over is remembered, too: it may begin anew.
+    task.exec("rm /tmp/x").assert_code(0);
+    let is_recorded = || {
+        serde_json::from_str::<Value>(&task.log("task.json"))
+            .is_ok_and(|record| record["remembered"]["watched"]["memory"]["rule"][2] != true)
+    };
+    eventually("it is over", || is_recorded().then_some(()));
+    adopt();
+    task.exec(fill).assert_code(0);
+    eventually("it is told again", || (told(&host, &task, "watch").len() == 2).then_some(()));
     task.end();
     host.assert_nothing_left();
 }

@@ -17,7 +17,7 @@ use crate::inheritance::RecordedLimits;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::network::Connected;
 use crate::report::{Enforcement, ExitReport, StoppedBy};
-use crate::watch::Finding;
+use crate::watch::{Finding, Watched};
 
 /// The record of a task on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -110,6 +110,13 @@ pub struct Remembered {
     pub oom_kills: u64,
     /// How often its own limit was hit when the last of them was reported.
     pub limit_met: Option<u64>,
+    /// What its watch has reported.
+    #[serde(skip_serializing_if = "is_default")]
+    pub watched: Watched,
+}
+
+fn is_default(watched: &Watched) -> bool {
+    *watched == Watched::default()
 }
 
 fn is_none(paths: &[Option<PathBuf>; 2]) -> bool {

@@ -277,6 +277,7 @@ impl Supervisor {
             self.begin_timeout(task);
         }
         self.begin_checks(task);
+        self.forget_throttling(task);
         match self.open_watch(task) {
             Ok(watch) => self.begin_watch(task, watch),
             Err(error) => tracing::error!(%error, "a task that was taken over is not watched"),
@@ -319,12 +320,13 @@ impl TaskFacts {
             health: self.health.clone(),
             oom_kills: self.oom_kills,
             limit_met: self.limit_met,
+            watched: self.watched.told(),
         }
     }
 
     /// Sets what a shim before this one knew: the task was launched, and what the record remembers has happened.
     fn go_on_from(&mut self, frozen: bool) {
-        let Remembered { stop, stopped_by, stopped_for, sent, health, oom_kills, limit_met } =
+        let Remembered { stop, stopped_by, stopped_for, sent, health, oom_kills, limit_met, watched } =
             self.record.remembered.as_deref().cloned().unwrap_or_default();
         self.life = match stop {
             Some(plan) => Life::Stopping(plan),
@@ -332,7 +334,7 @@ impl TaskFacts {
             None => Life::Running,
         };
         (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
-        (self.oom_kills, self.limit_met) = (oom_kills, limit_met);
+        (self.oom_kills, self.limit_met, self.watched) = (oom_kills, limit_met, watched);
     }
 }
 

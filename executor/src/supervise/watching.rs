@@ -22,11 +22,11 @@ use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::clock::Moment;
 use crate::events::Event;
-use crate::facts::{TaskFacts, Watched};
+use crate::facts::TaskFacts;
 use crate::report::StoppedBy;
 use crate::stats;
 use crate::waits;
-use crate::watch::{Family, Finding, Part, ProcessIdentity, Resource, Stall, Stray, unexpected};
+use crate::watch::{Family, Finding, Part, ProcessIdentity, Resource, Stall, Stray, Watched, unexpected};
 
 /// How long a policy stays silent after a finding, since the kernel may report a hundred of them a second.
 const REST: Duration = Duration::from_secs(10);
@@ -109,6 +109,7 @@ impl Supervisor {
             if task.facts.note(|facts| facts.watched.high.rule.exceeded(events, above)) {
                 task.rest(|watched| &mut watched.high.due);
                 self.found(task, Finding::MemoryHigh { events, above }, action);
+                self.remember(task);
                 continue;
             }
             if !file.changed().await {
@@ -146,6 +147,7 @@ impl Supervisor {
             };
             task.rest(due);
             self.found(task, resource.waited_for(stall), watch.action);
+            self.remember(task);
         }
     }
 
@@ -153,6 +155,7 @@ impl Supervisor {
         let wanted = [(Part::Total, watch.above), (Part::Anon, watch.anon_above), (Part::Cache, watch.cache_above)];
         while task.runs_for(watch.every(), |facts| Some(&mut facts.watched.memory.due)).await {
             let Ok(use_now) = task.with_cgroup(|cgroup| stats::memory_in_use(&self.layout, cgroup)) else { return };
+            let before = task.facts.look(|facts| facts.watched.memory.rule);
             for (index, (part, above)) in wanted.iter().enumerate() {
                 let bytes = match part {
                     Part::Total => use_now.total_bytes,
@@ -166,6 +169,9 @@ impl Supervisor {
                     self.found(task, Finding::Memory { part: *part, bytes, above_bytes }, watch.action);
                 }
             }
+            if task.facts.look(|facts| facts.watched.memory.rule != before) {
+                self.remember(task);
+            }
         }
     }
 
@@ -175,13 +181,29 @@ impl Supervisor {
             let now = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup));
             let Ok(now) = now else { return };
             let Some(now) = now else { continue };
-            let (usec, news) = task.facts.note(|TaskFacts { watched, .. }| {
+            let (usec, news, changed) = task.facts.note(|TaskFacts { watched, .. }| {
                 let usec = now.saturating_sub(std::mem::replace(&mut watched.throttled_usec, now));
-                (usec, watched.throttled.rule.holds(usec > above_usec))
+                let before = watched.throttled.rule;
+                (usec, watched.throttled.rule.holds(usec > above_usec), watched.throttled.rule != before)
             });
             if news {
                 self.found(task, Finding::Throttled { usec, above_usec, every_usec }, watch.action);
             }
+            if changed {
+                self.remember(task);
+            }
+        }
+    }
+
+    /// Lets the time for which a task was held back before now count for nothing: another shim has judged it.
+    pub(super) fn forget_throttling(&self, task: &Task) {
+        let is_watched =
+            |facts: &TaskFacts| facts.record.task.as_ref().is_some_and(|task| task.watch.throttled.is_some());
+        if !task.facts.look(is_watched) {
+            return;
+        }
+        if let Ok(Some(usec)) = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup)) {
+            task.facts.note(|facts| facts.watched.throttled_usec = usec);
         }
     }
 
@@ -191,6 +213,7 @@ impl Supervisor {
             let strays = self.strays(&path);
             if let Some((processes, others)) = task.facts.note(|facts| facts.watched.processes.rule.twice(strays)) {
                 self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action);
+                self.remember(task);
             }
         }
     }

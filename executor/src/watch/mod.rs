@@ -14,6 +14,8 @@ mod processes;
 use bowline_spec::Stalled;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Moment;
+
 pub use kernel_log::{KernelLog, Kill};
 pub(crate) use processes::is_marked;
 pub use processes::{Family, MARKER, ProcessIdentity, Seen, Stray, unexpected};
@@ -139,8 +141,44 @@ impl Finding {
     }
 }
 
+/// What a task's watch has seen, by policy, and when it looks again.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Watched {
+    /// How often memory.high was exceeded.
+    pub high: Policy<Counted>,
+    /// Whether memory in use is above the allowed amount: of all memory, anonymous memory, and cache.
+    pub memory: Policy<[Begins; 3]>,
+    /// Whether the task is held back longer than allowed.
+    pub throttled: Policy<Begins>,
+    /// How long the task was held back in total at the last look, in µs.
+    pub throttled_usec: u64,
+    /// How long the task waits for CPU, memory and block devices.
+    pub pressures: [Policy<()>; 3],
+    /// The processes in the shim's cgroup.
+    pub processes: Policy<Seen>,
+}
+
+/// What a policy has seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Policy<R> {
+    /// What the policy's rule remembers.
+    pub rule: R,
+    /// When the policy looks again.
+    pub due: Option<Moment>,
+}
+
+impl Watched {
+    /// What another shim has to know so that it reports nothing twice. When it looks is its own affair.
+    pub fn told(&self) -> Watched {
+        let mut told = self.clone();
+        (told.memory.due, told.throttled.due, told.processes.due) = (None, None, None);
+        told.throttled_usec = 0;
+        told
+    }
+}
+
 /// A count that may grow by a given number: news whenever it has grown by more than that since the last news.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
     told: u64,
 }
@@ -157,7 +195,7 @@ impl Counted {
 }
 
 /// A condition that lasts: news when it begins, and when it begins again.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Begins(bool);
 
 impl Begins {

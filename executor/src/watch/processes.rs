@@ -152,7 +152,7 @@ fn readable(bytes: &[u8]) -> String {
 }
 
 /// The processes of the last look: a new one may be on its way elsewhere.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     before: BTreeSet<ProcessIdentity>,
     told: BTreeSet<ProcessIdentity>,

@@ -103,6 +103,24 @@ fn a_shim_of_before_there_were_upgrades_says_so_and_what_to_do() {
 }
 
 #[test]
+fn a_shim_that_is_stopped_is_given_up_and_the_others_are_upgraded() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let (running, other) = (containerd.run("exec sleep 1000"), containerd.run("exec sleep 1000"));
+    let (state, id) = (state_of(&host, &containerd), format!("{}/{}", containerd.namespace(), running.id));
+    let shim = rustix::process::Pid::from_raw(running.shim.pid()).expect("a pid");
+    rustix::process::kill_process(shim, rustix::process::Signal::STOP).expect("it lives");
+    let ran = upgrade_containerds(&host, &state, &[]);
+    assert!(ran.code == Some(125) && ran.err().contains(&id) && ran.err().contains("not answering"), "{ran}");
+    assert_eq!(ran.out(), format!("{}/{}", containerd.namespace(), other.id));
+    rustix::process::kill_process(shim, rustix::process::Signal::CONT).expect("it lives");
+    assert_eq!(running.shim.status(&running.id, ""), "RUNNING");
+    assert!(has_taken_over(other.shim.pid()) && !has_taken_over(running.shim.pid()));
+    other.shim.end(&other.id);
+    running.end();
+}
+
+#[test]
 fn a_call_that_has_come_in_part_is_answered() {
     let host = Host::new();
     let containerd = host.containerd();

@@ -85,6 +85,26 @@ fn it_is_shown_as_not_answering_and_the_others_as_they_are() {
 }
 
 #[test]
+fn an_upgrade_gives_it_up_and_goes_on_with_the_others() {
+    let host = Host::new();
+    let (silent, well) = (host.task("exec sleep 1000").start(), host.task("exec sleep 1000").start());
+    let shim = silent.shim_pid();
+    let stopped = Stopped::stop(shim);
+    silent.bowline("upgrade", []).assert_refused(125, &[silent.id(), "not answering"]);
+    silent.bowline("upgrade", ["--dry-run"]).assert_refused(125, &[silent.id(), "not answering"]);
+    let ran = host.bowline(["upgrade", "--all"]);
+    assert_eq!(ran.assert_code(125).out(), well.id(), "{ran}");
+    assert!(ran.err().contains(silent.id()) && ran.err().contains("not answering"), "{ran}");
+    stopped.goes_on();
+    // Nor is it upgraded later, when nobody waits for that any more.
+    silent.exec("true").assert_code(0);
+    let command = fs::read_to_string(format!("/proc/{shim}/cmdline")).expect("it lives");
+    assert!(!command.contains("--take-over"), "{command}");
+    [silent, well].iter().for_each(|task| drop(task.end()));
+    host.assert_nothing_left();
+}
+
+#[test]
 fn one_that_waits_for_its_tracer_only_takes_long() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();

@@ -287,6 +287,25 @@ fn a_task_that_ends_meanwhile_is_waited_for_and_the_upgrade_is_answered() {
 }
 
 #[test]
+fn a_shim_that_is_busy_with_an_upgrade_is_waited_for_until_it_is_stopped() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let hangs = program(&host, "hangs", 1, "", &HANG);
+    let hangs = hangs.to_str().expect("text");
+    // It answers others meanwhile.
+    let ran = task.bowline("upgrade", ["--shim", hangs]);
+    ran.assert_refused(126, &[task.id(), "runs on as it was", "has not read the facts"]);
+    let upgrade = host.spawn(["upgrade", task.id(), "--shim", hangs]);
+    eventually("it is asked", || facts(&task)["shim"]["upgrades"]["wanted"].is_object().then_some(()));
+    let shim = rustix::process::Pid::from_raw(task.shim_pid()).expect("a pid");
+    rustix::process::kill_process(shim, Signal::STOP).expect("it lives");
+    upgrade.finish().assert_refused(125, &[task.id(), "not answering"]);
+    rustix::process::kill_process(shim, Signal::CONT).expect("it lives");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_program_that_cannot_read_the_facts_executes_the_old_one_again_once() {
     let host = Host::new();
     let facts = host.work().join("facts");

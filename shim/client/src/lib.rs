@@ -43,6 +43,7 @@ mod exec_request;
 mod kept_connection;
 mod start;
 mod task;
+mod upgrade;
 
 // What bowline's own programs are made of besides: without a promise for others.
 #[doc(hidden)]
@@ -78,4 +79,6 @@ pub use events::Changes;
 #[doc(hidden)]
 pub use kept_connection::Kept;
 #[doc(hidden)]
-pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten, upgrade_at};
+pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten};
+#[doc(hidden)]
+pub use upgrade::upgrade_at;

@@ -22,7 +22,11 @@ use bowline_protocol::wire::proto::bowline::Empty;
 pub const BETWEEN_POLLS: Duration = Duration::from_millis(250);
 
 /// After this many polls a silent shim counts as not answering: before two seconds have passed.
-const POLLS: u32 = 7;
+pub const POLLS: u32 = 7;
+
+/// Like [`POLLS`], for a shim that is being upgraded: it answers nobody while it comes to rest, which takes a second at
+/// most, and while the new program starts.
+pub const POLLS_OF_AN_UPGRADE: u32 = 2 * POLLS;
 
 /// After this many polls a slow shim is asked for its version, which wakes it.
 pub const BEFORE_ASKING: u32 = 4;
@@ -35,12 +39,19 @@ const MOST: u32 = 20 * POLLS;
 pub struct Patience<'f> {
     folder: &'f Folder,
     polls: u32,
+    /// After this many polls the shim counts as not answering.
+    enough: u32,
 }
 
 impl Patience<'_> {
     /// Starts counting for the shim of the task or sandbox in `folder`.
     pub fn with(folder: &Folder) -> Patience<'_> {
-        Patience { folder, polls: 0 }
+        Patience::of_polls(folder, POLLS)
+    }
+
+    /// Like [`Patience::with`], where the shim counts as not answering after `enough` polls.
+    pub fn of_polls(folder: &Folder, enough: u32) -> Patience<'_> {
+        Patience { folder, polls: 0, enough }
     }
 
     /// Starts again, because the shim has answered.
@@ -51,14 +62,16 @@ impl Patience<'_> {
     /// Waits until the next poll; true once the shim counts as not answering.
     pub async fn is_over(&mut self) -> bool {
         self.next_poll().await;
-        self.polls >= POLLS && (self.polls >= MOST || state_of(self.folder).is_some_and(|state| !state.is_at_work()))
+        self.polls >= self.enough
+            && (self.polls >= MOST || state_of(self.folder).is_some_and(|state| !state.is_at_work()))
     }
 
     /// Like [`Patience::is_over`], for a shim that no longer serves anybody: it may take long to finish, unless
     /// somebody has stopped it.
     async fn is_over_for_one_that_leaves(&mut self) -> bool {
         self.next_poll().await;
-        self.polls >= POLLS && (self.polls >= MOST || state_of(self.folder).is_some_and(|state| state.is_stopped()))
+        self.polls >= self.enough
+            && (self.polls >= MOST || state_of(self.folder).is_some_and(|state| state.is_stopped()))
     }
 
     /// Waits until the next poll.

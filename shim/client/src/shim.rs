@@ -7,20 +7,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, open_sealed};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
-use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status, is_unknown_call};
+use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, connect_watched, patient};
-use crate::patience::{self, BEFORE_ASKING, BETWEEN_POLLS, Patience, lock_after, silent};
+use crate::patience::{self, BEFORE_ASKING, BETWEEN_POLLS, POLLS, Patience, lock_after, silent};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process,
-    ResizeRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, UpgradeRequest, WindowSize,
+    ResizeRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, WindowSize,
 };
 
 /// How long to wait before asking a shim again whether it answers, during a long call.
-const AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection to the shim of one task.
 #[derive(Clone)]
@@ -154,7 +154,7 @@ impl Shim {
     }
 
     /// The error of a failed call; explains a broken connection by what the shim has left behind.
-    fn failed(&self, error: &ttrpc::Error) -> Error {
+    pub(crate) fn failed(&self, error: &ttrpc::Error) -> Error {
         let told = from_status(error);
         let is_gone = told.as_ref().is_none_or(|error| error.kind() == Kind::NotFound);
         if is_gone && matches!(self.folder.exit(), Ok(Some(_))) {
@@ -192,26 +192,31 @@ impl Shim {
 
     /// Returns an error once the shim stops answering, to await beside a long call.
     pub async fn silence(&self) -> Error {
+        self.silence_of(POLLS).await
+    }
+
+    /// Like [`Shim::silence`], where the shim counts as not answering after this many polls.
+    pub(crate) async fn silence_of(&self, polls: u32) -> Error {
         loop {
-            if let Err(silent) = self.answers().await {
+            if let Err(silent) = self.answers(polls).await {
                 return silent;
             }
-            tokio::time::sleep(AGAIN).await;
+            sleep(AGAIN).await;
         }
     }
 
     /// Like [`Shim::silence`], but never returns once the shim has answered, for a call that may last as long as a
     /// task.
     pub async fn silence_at_first(&self) -> Error {
-        match self.answers().await {
+        match self.answers(POLLS).await {
             Err(silent) => silent,
             Ok(()) => std::future::pending().await,
         }
     }
 
-    /// Checks that the shim answers.
-    async fn answers(&self) -> Result<()> {
-        let mut patience = Patience::with(&self.folder);
+    /// Checks that the shim answers, for at most this many polls.
+    async fn answers(&self, polls: u32) -> Result<()> {
+        let mut patience = Patience::of_polls(&self.folder, polls);
         // Usually the call itself is answered at once.
         for _ in 0..BEFORE_ASKING {
             patience.next_poll().await;
@@ -407,23 +412,6 @@ impl Shim {
             .hint("install a bowline-shim that is not older than the library; tasks of the old one end with its own `bowline`"))
     }
 
-    /// Replaces the shim's program by the one at `program`, which goes on with the task; or only asks it whether it
-    /// could. Returns its version.
-    ///
-    /// # Errors
-    /// Why the shim runs on as it was; `Unsupported` when it is too old for this.
-    pub async fn upgrade(&self, program: &Path, dry_run: bool) -> Result<String> {
-        // A copy is made once, not by each shim.
-        drop(open_sealed(program)?);
-        let program = program.to_string_lossy().into_owned();
-        let request = UpgradeRequest { program, dry_run, ..UpgradeRequest::default() };
-        let answer = self.client.upgrade(patient(), &request).await;
-        answer.map(|answer| answer.version).map_err(|error| {
-            let how = format!("let task {0} end or stop it, and start it again: `bowline stop {0}`", self.id);
-            if is_unknown_call(&error) { too_old(how) } else { self.failed(&error) }
-        })
-    }
-
     /// Everything that the shim knows, as JSON.
     pub async fn facts(&self) -> Result<String> {
         self.answer(self.client.facts(patient(), &Empty::default())).await.map(|response| response.facts)
@@ -453,35 +441,8 @@ pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
     report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
 }
 
-/// The error of an upgrade for a shim of before there were upgrades. `how` says how its tasks get a new one.
-fn too_old(how: impl Into<String>) -> Error {
-    let message = "it is of a bowline that is too old to be upgraded while tasks run";
-    Error::new(Kind::Unsupported, message).hint(how.into())
-}
-
-/// How long a shim that is known by its address alone may take to tell its facts.
-const FACTS_WITHIN: Duration = Duration::from_secs(5);
-
-/// Replaces the program of the shim at `socket` by the one at `program`, which goes on with its tasks; or only asks it
-/// whether it could. Returns its version.
-///
-/// # Errors
-/// Why the shim runs on as it was; `NotFound` when nobody listens there, `Unsupported` when the shim is too old for this.
-pub async fn upgrade_at(socket: &Path, program: &Path, dry_run: bool) -> Result<String> {
-    drop(open_sealed(program)?);
-    let at = socket.display();
-    let client = connect_at(socket).await.doing(Kind::NotFound, || format!("no shim listens at {at}"))?;
-    let program = program.to_string_lossy().into_owned();
-    let request = UpgradeRequest { program, dry_run, ..UpgradeRequest::default() };
-    let answer = client.upgrade(patient(), &request).await;
-    answer.map(|answer| answer.version).map_err(|error| {
-        if is_unknown_call(&error) {
-            return too_old("let its containers end or restart them, as their manager has it: `kubectl rollout restart`, `docker restart`");
-        }
-        let broken = || Error::new(Kind::Unavailable, format!("the shim at {at} broke off: {error}"));
-        from_status(&error).unwrap_or_else(broken)
-    })
-}
+/// How long a shim that is known by its address alone may take to answer.
+pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Everything that the shim at `address` knows, as JSON. `address` is a socket's path, with or without `unix://`.
 ///
@@ -491,8 +452,8 @@ pub async fn facts_at(address: &str) -> Result<String> {
     let path = address.trim().trim_start_matches("unix://");
     let client = connect_at(Path::new(path)).await.doing(Kind::NotFound, || format!("no shim listens at {path}"))?;
     let silent = |how: String| Error::new(Kind::Unavailable, format!("the shim at {path} does not answer{how}"));
-    let answer = timeout(FACTS_WITHIN, client.facts(patient(), &Empty::default())).await;
-    let answer = answer.map_err(|_| silent(format!(" within {} s", FACTS_WITHIN.as_secs())))?;
+    let answer = timeout(ANSWERS_WITHIN, client.facts(patient(), &Empty::default())).await;
+    let answer = answer.map_err(|_| silent(format!(" within {} s", ANSWERS_WITHIN.as_secs())))?;
     answer
         .map(|answer| answer.facts)
         .map_err(|error| from_status(&error).unwrap_or_else(|| silent(format!(": {error}"))))

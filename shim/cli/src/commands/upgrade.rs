@@ -69,6 +69,8 @@ async fn upgrade_containerds(place: &Place, bundles: &[Bundle], program: &Path, 
         Ok(_) => say(&format!("{namespace}/{id}")),
         // It ended while we looked.
         Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        // It may be upgraded once it goes on.
+        Err(error) if error.kind() == Kind::Unavailable => Err(error.within(format_args!("{namespace}/{id}"))),
         Err(error) => Err(error.within(format_args!("the shim of {namespace}/{id} runs on as it was"))),
     }
 }
@@ -102,8 +104,10 @@ async fn upgrade(state: &StateDir, id: &TaskId, program: &Path, dry_run: bool) -
         Presence::Dead => return Err(dead(name)),
         Presence::Starting => return Err(starting(name)),
     };
-    shim.upgrade(program, dry_run)
-        .await
-        .map_err(|error| error.within(format_args!("the shim of {name} runs on as it was")))?;
-    say(name)
+    match shim.upgrade(program, dry_run).await {
+        Ok(_) => say(name),
+        // It may be upgraded once it goes on.
+        Err(error) if error.kind() == Kind::Unavailable => Err(error),
+        Err(error) => Err(error.within(format_args!("the shim of {name} runs on as it was"))),
+    }
 }

@@ -1,0 +1,116 @@
+//! Has a shim execute another program in its own place, which goes on with its tasks.
+//!
+//! ```text
+//!   shim answers ─► asked to upgrade ─► the answer; or, once it no longer answers other calls either, an error
+//! ```
+//!
+//! An upgrade takes as long as the shim is busy and the new program reads what the shim knows. Nobody waits for a shim
+//! that is stopped.
+
+use std::path::Path;
+
+use bowline_executor::{Doing, Error, Kind, Result, open_sealed};
+use bowline_protocol::wire::proto::bowline::{Empty, UpgradeRequest};
+use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
+use bowline_protocol::wire::{from_status, is_unknown_call};
+use tokio::time::{sleep, timeout};
+
+use crate::connection::{connect_at, patient};
+use crate::patience::POLLS_OF_AN_UPGRADE;
+use crate::shim::{AGAIN, ANSWERS_WITHIN, Shim};
+
+impl Shim {
+    /// Replaces the shim's program by the one at `program`, which goes on with the task; or only asks it whether it
+    /// could. Returns its version.
+    ///
+    /// # Errors
+    /// Why the shim runs on as it was; `Unsupported` when it is too old for this, `Unavailable` when it stops answering:
+    /// it may be upgraded once it goes on.
+    pub async fn upgrade(&self, program: &Path, dry_run: bool) -> Result<String> {
+        // A copy is made once, not by each shim.
+        drop(open_sealed(program)?);
+        // A stopped shim would be upgraded when it goes on, whatever the caller has done instead. Any other error is that
+        // of the upgrade too.
+        if let Err(error) = self.version().await
+            && error.kind() == Kind::Unavailable
+        {
+            return Err(error);
+        }
+        let request = request(program, dry_run);
+        let answer = tokio::select! {
+            biased;
+            answer = self.client.upgrade(patient(), &request) => answer,
+            error = self.silence_of(POLLS_OF_AN_UPGRADE) => return Err(error),
+        };
+        answer.map(|answer| answer.version).map_err(|error| {
+            let how = format!("let task {0} end or stop it, and start it again: `bowline stop {0}`", self.id);
+            if is_unknown_call(&error) { too_old(how) } else { self.failed(&error) }
+        })
+    }
+}
+
+/// Replaces the program of the shim at `socket` by the one at `program`, which goes on with its tasks; or only asks it
+/// whether it could. Returns its version.
+///
+/// # Errors
+/// Why the shim runs on as it was; `NotFound` when nobody listens there, `Unsupported` when the shim is too old for this,
+/// `Unavailable` when it stops answering: it may be upgraded once it goes on.
+pub async fn upgrade_at(socket: &Path, program: &Path, dry_run: bool) -> Result<String> {
+    drop(open_sealed(program)?);
+    let at = socket.display();
+    let client = match connect_at(socket).await {
+        // The socket's backlog is full: the shim accepts nobody.
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(silent_at(socket)),
+        connected => connected.doing(Kind::NotFound, || format!("no shim listens at {at}"))?,
+    };
+    answers_at(&client, socket).await?;
+    let request = request(program, dry_run);
+    let answer = tokio::select! {
+        biased;
+        answer = client.upgrade(patient(), &request) => answer,
+        error = silence_at(&client, socket) => return Err(error),
+    };
+    answer.map(|answer| answer.version).map_err(|error| {
+        if is_unknown_call(&error) {
+            return too_old("let its containers end or restart them, as their manager has it: `kubectl rollout restart`, `docker restart`");
+        }
+        let broken = || Error::new(Kind::Unavailable, format!("the shim at {at} broke off: {error}"));
+        from_status(&error).unwrap_or_else(broken)
+    })
+}
+
+fn request(program: &Path, dry_run: bool) -> UpgradeRequest {
+    UpgradeRequest { program: program.to_string_lossy().into_owned(), dry_run, ..UpgradeRequest::default() }
+}
+
+/// The error of an upgrade for a shim of before there were upgrades. `how` says how its tasks get a new one.
+fn too_old(how: impl Into<String>) -> Error {
+    let message = "it is of a bowline that is too old to be upgraded while tasks run";
+    Error::new(Kind::Unsupported, message).hint(how.into())
+}
+
+/// Returns an error once the shim at `socket` stops answering.
+async fn silence_at(client: &BowlineClient, socket: &Path) -> Error {
+    loop {
+        sleep(AGAIN).await;
+        if let Err(silent) = answers_at(client, socket).await {
+            return silent;
+        }
+    }
+}
+
+/// Checks that the shim at `socket` answers; containerd's shims refuse this call, which has no effect.
+async fn answers_at(client: &BowlineClient, socket: &Path) -> Result<()> {
+    let request = Empty::default();
+    match timeout(ANSWERS_WITHIN, client.version(patient(), &request)).await {
+        // Also on an error: a broken connection fails the upgrade itself.
+        Ok(_) => Ok(()),
+        Err(_) => Err(silent_at(socket)),
+    }
+}
+
+/// The error for a shim that is known by its socket alone and does not answer.
+fn silent_at(socket: &Path) -> Error {
+    Error::new(Kind::Unavailable, format!("the shim at {} is not answering", socket.display()))
+        .hint("somebody may have stopped or frozen it")
+}

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::OldShim;
-use bowline_tests::harness::{Task, WRITER, binary, eventually, fds_of, touch};
+use bowline_tests::harness::containerd::{OldShim, make_fifo};
+use bowline_tests::harness::{Task, WRITER, binary, copy_binary, eventually, fds_of, touch};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -248,6 +248,15 @@ fn what_cannot_take_over_changes_nothing() {
     eventually("nobody is connected", || (task.socket_ends() == 1).then_some(()));
     let held = fds_of(shim).len();
     refused(&"/nowhere/bowline-shim".into(), "No such file");
+    let plain = host.work().join("plain");
+    copy_binary("bowline-shim", &plain);
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).expect("ours");
+    refused(&plain, &format!("{} cannot be executed: no user may execute it", plain.display()));
+    let fifo = host.work().join("fifo");
+    make_fifo(&fifo);
+    for other in [fifo, host.work()] {
+        refused(&other, &format!("{} cannot be executed: it is not a regular file", other.display()));
+    }
     refused(&damaged, "cannot run");
     refused(
         &program(&host, "crashes", 1, "{\"reads\":[1,1]}\n", &CRASH),

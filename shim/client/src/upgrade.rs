@@ -7,12 +7,15 @@
 //! An upgrade takes as long as the shim is busy and the new program reads what the shim knows. Nobody waits for a shim
 //! that is stopped.
 
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use bowline_executor::{Doing, Error, Kind, Result, open_sealed};
 use bowline_protocol::wire::proto::bowline::{Empty, UpgradeRequest};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{from_status, is_unknown_call};
+use rustix::fs::OFlags;
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, patient};
@@ -27,8 +30,7 @@ impl Shim {
     /// Why the shim runs on as it was; `Unsupported` when it is too old for this, `Unavailable` when it stops answering:
     /// it may be upgraded once it goes on.
     pub async fn upgrade(&self, program: &Path, dry_run: bool) -> Result<String> {
-        // A copy is made once, not by each shim.
-        drop(open_sealed(program)?);
+        prepare(program)?;
         // A stopped shim would be upgraded when it goes on, whatever the caller has done instead. Any other error is that
         // of the upgrade too.
         if let Err(error) = self.version().await
@@ -56,7 +58,7 @@ impl Shim {
 /// Why the shim runs on as it was; `NotFound` when nobody listens there, `Unsupported` when the shim is too old for this,
 /// `Unavailable` when it stops answering: it may be upgraded once it goes on.
 pub async fn upgrade_at(socket: &Path, program: &Path, dry_run: bool) -> Result<String> {
-    drop(open_sealed(program)?);
+    prepare(program)?;
     let at = socket.display();
     let client = match connect_at(socket).await {
         // The socket's backlog is full: the shim accepts nobody.
@@ -77,6 +79,25 @@ pub async fn upgrade_at(socket: &Path, program: &Path, dry_run: bool) -> Result<
         let broken = || Error::new(Kind::Unavailable, format!("the shim at {at} broke off: {error}"));
         from_status(&error).unwrap_or_else(broken)
     })
+}
+
+/// Checks that `program` is a file that can be executed, and copies it where a shim runs from: once, not by each shim.
+///
+/// # Errors
+/// `NotExecutable` for what no user may execute and for what is no regular file, such as a FIFO, which nobody waits for.
+fn prepare(program: &Path) -> Result<()> {
+    let at = program.display();
+    let file =
+        File::options().read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed()).open(program);
+    let meta = file.and_then(|file| file.metadata()).doing(Kind::Internal, || format!("cannot open {at}"))?;
+    let refused = |why: &str| Err(Error::new(Kind::NotExecutable, format!("{at} cannot be executed: {why}")));
+    if !meta.is_file() {
+        return refused("it is not a regular file");
+    }
+    if meta.mode() & 0o111 == 0 {
+        return refused("no user may execute it");
+    }
+    open_sealed(program).map(drop)
 }
 
 fn request(program: &Path, dry_run: bool) -> UpgradeRequest {

@@ -481,7 +481,7 @@ fn what_cannot_be_taken_over_is_refused_and_untouched() {
         });
         task.bowline("adopt", []).assert_refused(125, &[task.id(), why]);
         host.bowline(["adopt", "--all"]).assert_says("");
-        for verb in ["stats", "pause", "stop", "kill", "wait"] {
+        for verb in ["stats", "pause", "stop", "kill", "wait", "upgrade"] {
             task.bowline(verb, []).assert_refused(125, &[task.id(), "shim"]);
         }
         task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "shim"]);

@@ -1,6 +1,7 @@
 //! Taking a task over where something stands against it.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
@@ -85,11 +86,21 @@ fn who_has_no_right_to_it_takes_nothing_over() {
     let copy = host.work().join("bowline");
     copy_binary("bowline", &copy);
     copy_binary("bowline-shim", &host.work().join("bowline-shim"));
-    for args in [&["adopt", task.id()][..], &["adopt", "--all"], &["upgrade", task.id()], &["stop", task.id()]] {
+    let refused = |args: &[&str]| {
         let mut command = host.command(&copy);
         command.args(args).uid(NOBODY).gid(NOBODY);
         let ran = host.execute(command);
         assert!(ran.code != Some(0) && ran.err().to_lowercase().contains("permission"), "{args:?}: {ran}");
+        ran
+    };
+    for args in [&["adopt", task.id()][..], &["adopt", "--all"], &["upgrade", task.id()], &["stop", task.id()]] {
+        refused(args);
+    }
+    // Who may list the tasks is told that there is one.
+    fs::set_permissions(host.state(), fs::Permissions::from_mode(0o755)).expect("ours");
+    for verb in ["adopt", "upgrade"] {
+        let ran = refused(&[verb, "--all"]);
+        assert!(ran.err().contains(task.id()), "{ran}");
     }
     assert!(process_exists(program));
     assert_eq!(task.log("task.json"), record);

@@ -190,6 +190,23 @@ fn a_pause_process_that_was_killed_with_the_shim_is_replaced_before_it_is_reaped
     host.assert_nothing_left();
 }
 
+#[test]
+fn an_upgrade_gives_it_a_new_shim() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let task = sandbox.task(IDLE).start();
+    for (round, which) in (1..).zip(["--all", sandbox.id(), task.id()]) {
+        sandbox.kill_shim();
+        let ran = host.bowline(["upgrade", which]);
+        let (what, id) = if which == task.id() { ("task", task.id()) } else { ("sandbox", sandbox.id()) };
+        ran.assert_says(id);
+        assert!(ran.err().contains(&format!("the shim of {what} {id} had died")), "{ran}");
+        assert_eq!((task.status().as_str(), takeovers(&sandbox)), ("running", round));
+    }
+    sandbox.rm(["-f"]);
+    host.assert_nothing_left();
+}
+
 /// Changes the record of a sandbox, as its shim would have written it.
 fn change_record(sandbox: &Sandbox<'_>, change: impl FnOnce(&mut Value)) {
     let text = fs::read_to_string(sandbox.file("sandbox.json")).expect("readable");
@@ -214,6 +231,11 @@ fn what_cannot_be_taken_over_is_refused_with_the_reason() {
     sandbox.task("true").assert_refused(125, &[sandbox.id(), "shim"]);
     host.bowline(["adopt", sandbox.id()]).assert_refused(125, &[sandbox.id(), "an earlier boot"]);
     host.bowline(["adopt", task.id()]).assert_refused(125, &[task.id(), "an earlier boot"]);
+    for flags in [&[][..], &["--dry-run"]] {
+        let ran = host.bowline([&["upgrade", sandbox.id()], flags].concat());
+        ran.assert_refused(125, &["the shim of sandbox", sandbox.id(), "an earlier boot"]);
+    }
+    host.bowline(["upgrade", "--all"]).assert_says("");
     change_record(&sandbox, |record| drop(record.as_object_mut().expect("an object").remove("whole")));
     host.bowline(["adopt", sandbox.id()]).assert_refused(125, &[sandbox.id(), "older bowline"]);
     assert!(process_exists(pause) && process_exists(init), "nothing has changed");

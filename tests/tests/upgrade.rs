@@ -376,6 +376,39 @@ fn a_dry_run_asks_and_changes_nothing() {
 }
 
 #[test]
+fn a_task_whose_shim_died_gets_a_new_one() {
+    let host = Host::new();
+    let task = host.task(WRITER).start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    task.kill_shim(task.shim_pid());
+    let record = task.log("task.json");
+    for which in [task.id(), "--all"] {
+        let ran = host.bowline(["upgrade", "--dry-run", which]);
+        ran.assert_says(task.id());
+        assert!(ran.err().contains(&format!("the shim of task {} died", task.id())), "{ran}");
+    }
+    assert_eq!((task.status().as_str(), task.log("task.json")), ("dead", record), "nothing has changed");
+    for (line, which) in (2..).zip([task.id(), "--all"]) {
+        let ran = host.bowline(["upgrade", which]);
+        ran.assert_says(task.id());
+        assert!(ran.err().contains(&format!("the shim of task {} had died", task.id())), "{ran}");
+        touch(program, &(line - 1).to_string());
+        task.wait_for_line(&format!("line {line}"));
+        task.kill_shim(task.shim_pid());
+    }
+    // With a program of one's own, too.
+    let other = host.work().join("bowline-shim");
+    copy_binary("bowline-shim", &other);
+    task.bowline("upgrade", ["--shim", other.to_str().expect("text")]).assert_says(task.id());
+    let command = fs::read_to_string(format!("/proc/{}/cmdline", task.shim_pid())).expect("it lives");
+    assert!(command.contains("--take-over"), "{command}");
+    touch(program, "end");
+    task.wait().assert_code(7);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_shim_of_before_there_were_upgrades_says_so_and_what_to_do() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();

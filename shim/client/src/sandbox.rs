@@ -21,6 +21,11 @@ pub fn dead(id: &TaskId) -> Error {
         .hint(format!("`bowline sandbox rm -f {id}` cleans up after it"))
 }
 
+/// The error for a call that needs a sandbox while the sandbox is still being made.
+pub fn starting(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment")
+}
+
 /// The folder of the sandbox `id`.
 ///
 /// # Errors
@@ -44,9 +49,7 @@ pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
 pub async fn of(state: &StateDir, id: &TaskId, programs: &Programs) -> Result<Shim> {
     match find_or_adopt(&folder(state, id)?, id, programs).await {
         Ok(Presence::Live(shim)) => Ok(shim),
-        Ok(Presence::Starting) => {
-            Err(Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment"))
-        }
+        Ok(Presence::Starting) => Err(starting(id)),
         Ok(Presence::Dead | Presence::Exited(_)) => Err(dead(id)),
         Err(error) if error.kind() == Kind::NotFound => Err(unknown(id)),
         Err(error) => Err(error),

@@ -2,7 +2,7 @@
 
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, dead, find, find_or_adopt, sandbox};
-use bowline_executor::{Folder, Record, Result, StateDir};
+use bowline_executor::{Error, Folder, Kind, Record, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::input::each_task::each_of;
@@ -12,7 +12,7 @@ use crate::ui::print::say;
 
 /// Takes over the tasks that are named, or with `all` each that can be; prints the ids of those with a new shim.
 pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {
-    let ids = if all { orphans(state).await?.into_iter().map(Ok).collect() } else { resolve_shims(state, names) };
+    let ids = if all { orphans(state).await? } else { resolve_shims(state, names) };
     let act = |id: TaskId| {
         let state = state.clone();
         async move { adopt(&state, &id).await }
@@ -20,22 +20,37 @@ pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {
     each_of(ids, act).with_progress(waiting).await
 }
 
-/// The tasks and the sandboxes whose shims died and that a new one can take over.
-async fn orphans(state: &StateDir) -> Result<Vec<TaskId>> {
+/// The tasks and the sandboxes whose shims died and that a new one can take over, and the errors of those that cannot be
+/// looked at.
+async fn orphans(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
     let mut orphans = Vec::new();
-    for id in state.ids()?.into_iter().chain(state.sandboxes()?) {
-        let folder = state.folder(&id);
-        // A member is taken over with its sandbox.
-        let adoptable = match (folder.record().ok().flatten(), folder.sandbox().ok().flatten()) {
-            (Some(task), _) => task.sandbox.is_none() && task.adoptable().is_ok(),
-            (None, Some(sandbox)) => sandbox.adoptable().is_ok(),
-            (None, None) => false,
+    for id in with_shims(state)? {
+        let is_one = match &id {
+            Err(_) => true,
+            Ok(id) => {
+                let folder = state.folder(id);
+                why_not(state, &folder).is_ok_and(|why| why.is_none())
+                    && matches!(find(&folder, id).await, Ok(Presence::Dead))
+            }
         };
-        if adoptable && matches!(find(&folder, &id).await, Ok(Presence::Dead)) {
+        if is_one {
             orphans.push(id);
         }
     }
     Ok(orphans)
+}
+
+/// What has, or had, a shim of its own: sandboxes, and tasks that are members of none. An error stands for each that
+/// cannot be looked at, as by a user without the right to.
+pub fn with_shims(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
+    let all = state.ids()?.into_iter().chain(state.sandboxes()?);
+    let found = all.filter_map(|id| match state.folder(&id).record() {
+        // A member has its sandbox's.
+        Ok(Some(Record { sandbox: Some(_), .. })) => None,
+        Err(error) if error.kind() != Kind::Damaged => Some(Err(error)),
+        Ok(_) | Err(_) => Some(Ok(id)),
+    });
+    Ok(found.collect())
 }
 
 /// Has a new shim take over the task, if its shim died. A task that has a shim or has ended is left as it is.
@@ -47,17 +62,27 @@ async fn adopt(state: &StateDir, id: &TaskId) -> Result<()> {
         Presence::Live(shim) if shim.version().await.is_err() => {}
         Presence::Live(_) | Presence::Exited(_) | Presence::Starting => return Ok(()),
     }
-    let found = find_or_adopt(&folder, id, &Programs::default()).await?;
-    if matches!(found, Presence::Dead) {
-        let why = why_not(state, &folder)?;
-        let dead = if folder.is_sandbox() { sandbox::dead(id) } else { dead(id) };
-        return Err(why.map_or(dead.clone(), |why| dead.within(format!("cannot take over {id}: {why}"))));
+    match find_or_adopt(&folder, id, &Programs::default()).await? {
+        Presence::Dead => Err(refused(state, id)?),
+        Presence::Live(_) | Presence::Exited(_) | Presence::Starting => say(id.as_str()),
     }
-    say(id.as_str())
+}
+
+/// The error for a task or a sandbox whose shim died and that cannot be taken over.
+///
+/// # Errors
+/// `Damaged` for records that cannot be read.
+pub fn refused(state: &StateDir, id: &TaskId) -> Result<Error> {
+    let folder = state.folder(id);
+    let dead = if folder.is_sandbox() { sandbox::dead(id) } else { dead(id) };
+    Ok(match why_not(state, &folder)? {
+        Some(why) => dead.within(format_args!("cannot take over {id}: {why}")),
+        None => dead,
+    })
 }
 
 /// Why what is in `folder` cannot be taken over, as far as its records say.
-fn why_not(state: &StateDir, folder: &Folder) -> Result<Option<&'static str>> {
+pub fn why_not(state: &StateDir, folder: &Folder) -> Result<Option<&'static str>> {
     let task = folder.record()?;
     if let Some(why) = task.as_ref().and_then(|task| task.adoptable().err()) {
         return Ok(Some(why));

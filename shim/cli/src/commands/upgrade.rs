@@ -5,24 +5,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, dead, exited, find, starting, upgrade_at};
+use bowline_client::{Presence, Shim, exited, find, find_or_adopt, sandbox, starting, upgrade_at};
 use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_metrics::bundles::{Bundle, Containerd, Place};
 use bowline_spec::id::TaskId;
 
+use crate::commands::adopt;
 use crate::input::each_task::{each_of, settle};
 use crate::input::task_names::{TaskRef, resolve_shims};
 use crate::reach::waiting;
-use crate::ui::print::say;
+use crate::ui::print::{complain, say};
+
+/// The program that takes over, and whether it does or is only asked.
+#[derive(Clone)]
+struct Wanted {
+    program: Arc<Path>,
+    /// Whether it is the installed one, which a new shim has anyway.
+    installed: bool,
+    dry_run: bool,
+}
 
 /// Has the installed shim, or the one at `shim`, take over from the shims of the tasks that are named, or with `all`
-/// from each; prints the id of each that was upgraded, or with `dry_run` could be.
+/// from each; prints the id of each that was upgraded, or with `dry_run` could be. A task whose shim died gets a new one.
 pub async fn run(state: &StateDir, names: &[TaskRef], all: bool, dry_run: bool, shim: Option<PathBuf>) -> Result<u8> {
-    let program: Arc<Path> = program(shim, Programs::shim)?.into();
+    let installed = shim.is_none();
+    let wanted = Wanted { program: program(shim, Programs::shim)?.into(), installed, dry_run };
     let ids = if all { shims(state).await? } else { resolve_shims(state, names) };
     let act = |id: TaskId| {
-        let (state, program) = (state.clone(), program.clone());
-        async move { upgrade(&state, &id, &program, dry_run).await }
+        let (state, wanted) = (state.clone(), wanted.clone());
+        async move { upgrade(&state, &id, &wanted).await }
     };
     each_of(ids, act).with_progress(waiting).await
 }
@@ -83,31 +94,70 @@ fn program(named: Option<PathBuf>, installed: impl FnOnce(&Programs) -> Result<P
     }
 }
 
-/// What has a running shim of its own: a sandbox, or a task that is a member of none.
+/// What has a running shim of its own, or could be given one: sandboxes, and tasks that are members of none. An error
+/// stands for each that cannot be looked at.
 async fn shims(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
     let mut shims = Vec::new();
-    for id in state.ids()?.into_iter().chain(state.sandboxes()?) {
+    for id in adopt::with_shims(state)? {
+        let id = match id {
+            Ok(id) => id,
+            Err(error) => {
+                shims.push(Err(error));
+                continue;
+            }
+        };
         let folder = state.folder(&id);
-        let is_member = folder.record().ok().flatten().is_some_and(|record| record.sandbox.is_some());
-        if !is_member && matches!(find(&folder, id.as_str()).await, Ok(Presence::Live(_))) {
-            shims.push(Ok(id));
+        match find(&folder, &id).await {
+            Ok(Presence::Live(_)) => shims.push(Ok(id)),
+            Ok(Presence::Dead) if adopt::why_not(state, &folder).is_ok_and(|why| why.is_none()) => shims.push(Ok(id)),
+            Ok(Presence::Dead | Presence::Exited(_) | Presence::Starting) => {}
+            // It was removed meanwhile, or can only be removed.
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Damaged) => {}
+            Err(error) => shims.push(Err(error)),
         }
     }
     Ok(shims)
 }
 
-async fn upgrade(state: &StateDir, id: &TaskId, program: &Path, dry_run: bool) -> Result<()> {
-    let name = id.as_str();
-    let shim = match find(&state.folder(id), name).await? {
-        Presence::Live(shim) => shim,
-        Presence::Exited(_) => return Err(exited(name)),
-        Presence::Dead => return Err(dead(name)),
-        Presence::Starting => return Err(starting(name)),
-    };
-    match shim.upgrade(program, dry_run).await {
-        Ok(_) => say(name),
+async fn upgrade(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<()> {
+    let folder = state.folder(id);
+    match find(&folder, id).await? {
+        Presence::Live(shim) => replace(id, &shim, wanted).await,
+        Presence::Dead => give_shim(state, id, wanted).await,
+        Presence::Exited(_) => Err(exited(id)),
+        Presence::Starting if folder.is_sandbox() => Err(sandbox::starting(id)),
+        Presence::Starting => Err(starting(id)),
+    }
+}
+
+/// Replaces the program of a running shim.
+async fn replace(id: &TaskId, shim: &Shim, wanted: &Wanted) -> Result<()> {
+    match shim.upgrade(&wanted.program, wanted.dry_run).await {
+        Ok(_) => say(id),
         // It may be upgraded once it goes on.
         Err(error) if error.kind() == Kind::Unavailable => Err(error),
-        Err(error) => Err(error.within(format_args!("the shim of {name} runs on as it was"))),
+        Err(error) => Err(error.within(format_args!("the shim of {id} runs on as it was"))),
+    }
+}
+
+/// Starts a new shim for a task or a sandbox whose shim died, of the installed program first.
+async fn give_shim(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<()> {
+    let folder = state.folder(id);
+    let what = if folder.is_sandbox() { "sandbox" } else { "task" };
+    if wanted.dry_run {
+        if adopt::why_not(state, &folder)?.is_some() {
+            return Err(adopt::refused(state, id)?);
+        }
+        complain(&format!("the shim of {what} {id} died: a new one would take the {what} over"), None);
+        return say(id);
+    }
+    match find_or_adopt(&folder, id, &Programs::default()).await? {
+        Presence::Live(shim) => {
+            complain(&format!("the shim of {what} {id} had died: a new one has taken the {what} over"), None);
+            if wanted.installed { say(id) } else { replace(id, &shim, wanted).await }
+        }
+        Presence::Dead => Err(adopt::refused(state, id)?),
+        Presence::Exited(_) => Err(exited(id)),
+        Presence::Starting => Err(starting(id)),
     }
 }

@@ -72,9 +72,7 @@ async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<Vec
     };
     match found {
         Presence::Live(shim) => shim.remove_sandbox(force).await,
-        Presence::Starting => {
-            Err(Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment"))
-        }
+        Presence::Starting => Err(bowline_client::sandbox::starting(id)),
         Presence::Dead | Presence::Exited(_) => Ok(Vec::new()),
     }
 }

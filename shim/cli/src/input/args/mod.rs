@@ -207,7 +207,7 @@ pub enum Command {
         /// The tasks, or sandboxes; with --containerd containers, or pods
         #[arg(required_unless_present_any = ["all", "containerd"], conflicts_with = "all", value_name = "ID")]
         ids: Vec<TaskRef>,
-        /// Each that runs
+        /// Each that runs, also without a shim
         #[arg(long)]
         all: bool,
         /// The shims of containerd, which has its state folder at DIR [default: /run/containerd]

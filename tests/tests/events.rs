@@ -141,7 +141,7 @@ fn a_task_whose_shim_died_is_told_of_by_whoever_cleans_up() {
     let task = host.task(IDLE).start();
     task.exec("true").assert_code(0);
     task.kill_shim(task.shim_pid());
-    task.bowline("rm", []).assert_code(0);
+    task.bowline("rm", ["-f"]).assert_code(0);
     let all = events(&host, &[]);
     assert_eq!(names(&all), ["created", "started", "exec", "exited", "removed"]);
     assert_eq!(numbers(&all), [1, 2, 3, 4, 5]);

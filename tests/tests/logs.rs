@@ -242,6 +242,7 @@ fn follow_ends_with_a_shim_that_dies() {
     task.kill_shim(shim);
     logs.finish().assert_says("ready");
     task.bowline("logs", []).assert_says("ready");
+    task.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left();
 }
 

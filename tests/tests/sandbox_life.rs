@@ -411,7 +411,11 @@ fn a_member_of_a_dead_shim_is_removed_by_itself_and_the_others_stay() {
     assert!(!ones.iter().any(|pid| process_exists(*pid)));
     assert!(!one.file("").exists() && twos.iter().all(|pid| process_exists(*pid)), "the other lives on");
     assert_eq!((sandbox.status().as_str(), two.status().as_str()), ("dead", "dead"));
-    two.bowline("rm", []).assert_code(0);
+    // Without force it is not ended, and gets a new shim, with the sandbox.
+    two.bowline("rm", []).assert_refused(125, &[two.id(), "has not ended"]);
+    assert_eq!((sandbox.status().as_str(), two.status().as_str()), ("ready", "running"));
+    assert!(twos.iter().all(|pid| process_exists(*pid)));
+    two.bowline("rm", ["-f"]).assert_code(0);
     assert!(!twos.iter().any(|pid| process_exists(*pid)));
     sandbox.rm([]);
     host.assert_nothing_left_without_rm();

@@ -1,4 +1,4 @@
-//! A shim that dies leaves a record that says so, and `rm` cleans up after it.
+//! A shim that dies leaves a record that says so, and `rm -f` cleans up after it.
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, eventually, process_exists};
@@ -26,16 +26,29 @@ fn the_status_says_that_the_shim_is_dead() {
 
 #[test]
 fn rm_kills_what_still_lives_and_removes_everything() {
-    for force in [&["rm"][..], &["rm", "-f"]] {
-        let host = Host::new();
-        let task = with_daemons(&host);
-        let pids = task.all_processes();
-        task.kill_shim(task.shim_pid());
-        assert!(pids.iter().all(|pid| process_exists(*pid)), "the task outlives its shim");
-        host.bowline(force.iter().chain([&task.id()])).assert_code(0);
-        assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when rm returns");
-        host.assert_nothing_left_without_rm();
-    }
+    let host = Host::new();
+    let task = with_daemons(&host);
+    let pids = task.all_processes();
+    task.kill_shim(task.shim_pid());
+    assert!(pids.iter().all(|pid| process_exists(*pid)), "the task outlives its shim");
+    task.bowline("rm", ["-f"]).assert_code(0);
+    assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when rm returns");
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn rm_without_force_leaves_a_task_that_runs_to_a_new_shim() {
+    let host = Host::new();
+    let task = with_daemons(&host);
+    let pids = task.all_processes();
+    task.kill_shim(task.shim_pid());
+    let ran = task.bowline("rm", []);
+    ran.assert_refused(125, &[task.id(), "has not ended"]);
+    assert!(ran.err().contains(&format!("bowline rm -f {}", task.id())), "{ran}");
+    assert_eq!(task.status(), "running");
+    assert!(pids.iter().all(|pid| process_exists(*pid)), "the task outlives its shim");
+    task.end();
+    host.assert_nothing_left();
 }
 
 #[test]

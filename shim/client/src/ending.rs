@@ -6,11 +6,14 @@
 //!          ─► shim died ──────────────────┤
 //!          ─► shim silent: [force] killed ┘
 //! ```
+//!
+//! Without force, a task that runs and whose shim died gets a new one, and is not removed.
 
 use std::time::Duration;
 
+use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_executor::{
-    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim,
+    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Record, Result, died_with_shim, kill_shim,
     remove_unwritten, undo, undo_rest, until_free,
 };
 use bowline_spec::id::TaskId;
@@ -111,19 +114,21 @@ pub struct Removed {
 /// too, and damaged records are no obstacle.
 ///
 /// # Errors
-/// `NotFound` when there is no such task; `WrongState` for one that has not ended, without `force`.
+/// `NotFound` when there is no such task; `WrongState` for one that has not ended, without `force`; why a new shim could
+/// not take over one that runs.
 pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<Removal> {
-    let how = match ended(&folder, id, force).await {
+    let how = match ended(&folder, id, force, programs).await {
         Err(error) if force && error.kind() == Kind::Unavailable => How::Silent,
         how => how?,
     };
     Ok(Removal { folder, programs: programs.clone(), how })
 }
 
-async fn ended(folder: &Folder, id: &TaskId, force: bool) -> Result<How> {
+async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<How> {
     let found = match find(folder, id).await {
         // No shim answers, and its records cannot be read.
         Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+        Ok(Presence::Dead) if !force && runs(folder) => find_or_adopt(folder, id, programs).await?,
         found => found?,
     };
     match found {
@@ -145,6 +150,13 @@ async fn ended(folder: &Folder, id: &TaskId, force: bool) -> Result<How> {
         Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
         Ok(None) | Err(_) => Ok(How::Dead(force)),
     }
+}
+
+/// Whether the init that the record in `folder` names lives.
+fn runs(folder: &Folder) -> bool {
+    let Ok(Some(Record { pid: Some(pid), pid_started: Some(started), .. })) = folder.record() else { return false };
+    let stat = proc_stat::read(pid).unwrap_or_default();
+    ProcStat::parse(&stat).is_some_and(|stat| stat.started() == Some(started) && !stat.ends())
 }
 
 /// Ends a running task if `force` allows it. Returns its report if the shim cannot write that.

@@ -213,7 +213,8 @@ impl Task {
     /// obstacle.
     ///
     /// # Errors
-    /// `WrongState` for a task that has not ended, without `force`; `Damaged` for records that cannot be read.
+    /// `WrongState` for a task that has not ended, without `force`: if its shim died, it gets a new one. `Damaged` for
+    /// records that cannot be read.
     pub async fn remove(&self, force: bool) -> Result<Removed> {
         let removed = self.removal(force).await?.carry_out_aside().await;
         children::collect();

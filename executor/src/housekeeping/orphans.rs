@@ -6,7 +6,7 @@
 //!
 //! The order matters: a shim lives before it makes a cgroup, so a cgroup that exists while its shim
 //! does not was left behind. Right before a removal the owner is looked up again, and a cgroup that
-//! has one by then is left alone.
+//! has one by then is left alone. So is what a new shim can take over: a task outlives its shim.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,10 +18,11 @@ use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{PodPlace, SandboxPlace};
 use bowline_spec::unit;
+use bowline_sys::proc_stat::{self, ProcStat};
 use serde::Serialize;
 
 use super::{Cgroups, place_of, unit_of};
-use crate::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
+use crate::folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir};
 use crate::owners::{self, Shims};
 use crate::sandbox::undo_sandbox;
 use crate::spared_memory;
@@ -85,7 +86,7 @@ pub struct Left {
     /// The folder of a task or of remains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// Whether it has an owner, and is therefore left alone: a pod that is not known to be alive.
+    /// Whether it is left alone: a pod that is not known to be alive and has an owner, or what a new shim can take over.
     #[serde(skip)]
     pub owned: bool,
 }
@@ -124,6 +125,12 @@ impl Candidate {
     fn new(what: What, id: String, path: String) -> Candidate {
         Candidate { what, id, path, mounts: Vec::new(), owned: false }
     }
+
+    /// Whether this is a pod without an owner, and the cgroup at `path` is the pod's or below it.
+    fn has_gone_with(&self, path: &str) -> bool {
+        let rest = path.strip_prefix(self.path.as_str());
+        self.what == What::Pod && !self.owned && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
 }
 
 impl Cgroups {
@@ -132,7 +139,8 @@ impl Cgroups {
     /// A cgroup has an owner if a living shim, of any state folder, belongs to it or has started a
     /// process in it, or if it has a folder in `state` that is in use. A pod that is known to be alive
     /// is no orphan. One that is not, and has an owner all the same, is found as `owned`: it may be
-    /// younger than the list of those that live.
+    /// younger than the list of those that live. So is a task or a sandbox that a new shim can take
+    /// over, unless it is in a pod without an owner that the list does not name.
     ///
     /// # Errors
     /// `BadSpec` for a root that can hold no pods; `Internal` when the state
@@ -158,13 +166,22 @@ impl Cgroups {
                 Held::ByUs(_lock) if !matches!(folder.exit(), Ok(Some(_))) && !shims.have(id.as_str()) => {
                     let (its, others) = candidates.into_iter().partition(is_its);
                     candidates = others;
-                    left.extend(self.dead(&shims, &folder, &id, its));
+                    let Some(mut dead) = self.dead(&shims, &folder, &id, its) else { continue };
+                    let is_gone =
+                        |path: &String| alive.is_some() && candidates.iter().any(|pod| pod.has_gone_with(path));
+                    if is_adoptable(state, &folder, &dead) && !dead.cgroups.iter().any(is_gone) {
+                        dead.owned = true;
+                        dead.why = format!("its shim died, and `bowline adopt {id}` starts a new one");
+                    }
+                    left.push(dead);
                 }
                 Held::ByUs(_) | Held::Missing => {}
             }
         }
         // The name of a sandbox's overhead cgroup may begin with anything: its record says whose it is.
         candidates.retain(|candidate| !left.iter().any(|left| left.cgroups.contains(&candidate.path)));
+        let taken_over: Vec<&String> = left.iter().filter(|left| left.owned).flat_map(|left| &left.cgroups).collect();
+        candidates.retain(|candidate| alive.is_some() || !taken_over.iter().any(|path| candidate.has_gone_with(path)));
         left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate, alive.is_some())));
         left.extend(remains(state));
         left.sort_by(|a, b| (a.what, &a.id).cmp(&(b.what, &b.id)));
@@ -389,6 +406,32 @@ fn of_scope(path: &str) -> Option<String> {
 /// The folder that a sandbox of this id would have.
 fn folder_of(state: &StateDir, what: What, id: &str) -> Option<Folder> {
     Some(state.folder(&id.parse().ok().filter(|_| what != What::Pod)?))
+}
+
+/// Whether a new shim can take over what is in `folder`, of which a dead shim has left this: a sandbox, or a task that
+/// runs. What has ended, or is damaged, can only be removed.
+fn is_adoptable(state: &StateDir, folder: &Folder, left: &Left) -> bool {
+    let whole = |folder: &Folder| match folder.sandbox() {
+        Ok(Some(sandbox)) if sandbox.adoptable().is_ok() => Some(sandbox.cgroup),
+        _ => None,
+    };
+    // Of the cgroups in the record, only its own are in `left`.
+    if folder.is_sandbox() {
+        return whole(folder).is_some_and(|cgroup| left.cgroups.contains(&cgroup));
+    }
+    let Ok(Some(record)) = folder.record() else { return false };
+    matches!(folder.exit(), Ok(None))
+        && record.adoptable().is_ok()
+        && left.cgroups.contains(&record.cgroup)
+        && runs(&record)
+        && record.sandbox.as_ref().is_none_or(|sandbox| whole(&state.folder(sandbox)).is_some())
+}
+
+/// Whether the task's init lives.
+fn runs(record: &Record) -> bool {
+    let Some((pid, started)) = record.pid.zip(record.pid_started) else { return false };
+    let stat = proc_stat::read(pid).unwrap_or_default();
+    ProcStat::parse(&stat).is_some_and(|stat| stat.started() == Some(started) && !stat.ends())
 }
 
 /// Who holds the lock of a folder.

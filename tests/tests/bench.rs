@@ -129,7 +129,10 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
     assert_eq!(figures.len(), figures_expected, "{json:#}");
     for figure in figures {
         let value = figure["value"].as_f64();
-        assert!(value.is_some_and(|v| v.is_finite() && v >= 0.0), "{figure:#}");
+        // What a few waiters take is less than what a shim may give back meanwhile.
+        let least =
+            if figure["name"].as_str().is_some_and(|name| name.contains("wait for a task")) { f64::MIN } else { 0.0 };
+        assert!(value.is_some_and(|v| v.is_finite() && v >= least), "{figure:#}");
         let through_containerd = figure["name"].as_str().is_some_and(|name| name.starts_with("containerd: "));
         assert_eq!(figure["runc"].is_number(), through_containerd, "{figure:#}");
     }

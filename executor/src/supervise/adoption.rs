@@ -33,6 +33,7 @@ use super::planning::configured;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use super::task::Task;
+use super::watching::until_end;
 use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
@@ -101,7 +102,8 @@ impl Supervisor {
         self.overhead.enter_again(&self.layout).await?;
         if let Err(error) = sandbox.set_adoptable(true) {
             // As for a task's.
-            tracing::warn!(%error, %id, "the record does not name the new shim before the next change");
+            tracing::warn!(%error, %id, "the record does not name the new shim yet");
+            self.record_sandbox_later(&sandbox);
         }
         self.release();
         Ok(())
@@ -172,11 +174,13 @@ impl Supervisor {
             }
             None => {}
         }
-        if let Err(error) = plan.folder.write_record(&plan.record) {
-            // As on a full disk. All that matters for the next shim is in the record already.
-            tracing::warn!(%error, %id, "the record does not name the new shim before the next change");
-        }
+        let recorded = plan.folder.write_record(&plan.record);
         let task = self.register(id.clone(), plan, init, cgroup)?;
+        if let Err(error) = recorded {
+            // As on a full disk. All that matters for the next shim is in the record already.
+            tracing::warn!(%error, %id, "the record does not name the new shim yet");
+            record_later(&task);
+        }
         task.facts.change(|facts| facts.events = events.get(&id).copied().unwrap_or_default());
         tracing::warn!(%id, "took over a task whose shim died");
         if in_launch {
@@ -187,6 +191,27 @@ impl Supervisor {
             tracing::error!(%error, "the launch that the shim before began has failed");
         }
         Ok(())
+    }
+
+    /// Writes the record of a sandbox once the disk takes it.
+    fn record_sandbox_later(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
+        let (supervisor, sandbox) = (self.clone(), sandbox.clone());
+        waits::begin(move || {
+            let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
+            async move {
+                let mut wait = FIRST_TRY;
+                while sandbox.facts.look(|facts| facts.life.is_there()) {
+                    tokio::time::sleep(wait).await;
+                    if sandbox.keep_record().is_ok() {
+                        if let Ok(paused) = supervisor.pause_processes.get() {
+                            paused.outlive_shim();
+                        }
+                        return;
+                    }
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+            }
+        });
     }
 
     /// The cgroup of a record, if it is there and is the one that the task was started in.
@@ -284,6 +309,24 @@ impl Supervisor {
         }
         self.settle(task.id.clone());
     }
+}
+
+/// When a record is tried again that the disk does not take, and the longest time between two tries.
+const FIRST_TRY: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Writes the record of a task once the disk takes it.
+fn record_later(task: &Rc<Task>) {
+    until_end(task, async |task: &Rc<Task>| {
+        let mut wait = FIRST_TRY;
+        loop {
+            tokio::time::sleep(wait).await;
+            if task.write_record().is_ok() {
+                return;
+            }
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    });
 }
 
 /// The pids of the members' inits that live.

@@ -33,17 +33,14 @@ use super::planning::configured;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use super::task::Task;
-use super::watching::until_end;
 use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
-use crate::facts::TaskFacts;
-use crate::folder::{EventCounts, Folder, Record, Remembered};
+use crate::folder::{EventCounts, Folder, Record};
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
 use crate::launch::Live;
 use crate::lifecycle::sandbox::Trigger;
-use crate::lifecycle::task::Life;
 use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
 use crate::sandbox_namespaces::Shared;
@@ -179,7 +176,7 @@ impl Supervisor {
         if let Err(error) = recorded {
             // As on a full disk. All that matters for the next shim is in the record already.
             tracing::warn!(%error, %id, "the record does not name the new shim yet");
-            record_later(&task);
+            task.record_later();
         }
         task.facts.change(|facts| facts.events = events.get(&id).copied().unwrap_or_default());
         tracing::warn!(%id, "took over a task whose shim died");
@@ -191,27 +188,6 @@ impl Supervisor {
             tracing::error!(%error, "the launch that the shim before began has failed");
         }
         Ok(())
-    }
-
-    /// Writes the record of a sandbox once the disk takes it.
-    fn record_sandbox_later(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
-        let (supervisor, sandbox) = (self.clone(), sandbox.clone());
-        waits::begin(move || {
-            let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
-            async move {
-                let mut wait = FIRST_TRY;
-                while sandbox.facts.look(|facts| facts.life.is_there()) {
-                    tokio::time::sleep(wait).await;
-                    if sandbox.keep_record().is_ok() {
-                        if let Ok(paused) = supervisor.pause_processes.get() {
-                            paused.outlive_shim();
-                        }
-                        return;
-                    }
-                    wait = (wait * 2).min(LONGEST_WAIT);
-                }
-            }
-        });
     }
 
     /// The cgroup of a record, if it is there and is the one that the task was started in.
@@ -281,15 +257,6 @@ impl Supervisor {
         Ok(task)
     }
 
-    /// Writes down what a later shim cannot find out by itself, should this one die.
-    pub(super) fn remember(&self, task: &Task) {
-        // A task that is being killed ends whoever watches it.
-        let lives_on = |life: Life| matches!(life, Life::Running | Life::Paused | Life::Stopping(_));
-        if task.facts.look(|facts| lives_on(facts.life) && facts.record.outlives_shim()) {
-            self.keep_record(task);
-        }
-    }
-
     /// Supervises the task from here on.
     fn go_on_with(self: &Rc<Self>, task: &Rc<Task>) {
         self.see_off(task);
@@ -311,24 +278,6 @@ impl Supervisor {
     }
 }
 
-/// When a record is tried again that the disk does not take, and the longest time between two tries.
-const FIRST_TRY: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-
-/// Writes the record of a task once the disk takes it.
-fn record_later(task: &Rc<Task>) {
-    until_end(task, async |task: &Rc<Task>| {
-        let mut wait = FIRST_TRY;
-        loop {
-            tokio::time::sleep(wait).await;
-            if task.write_record().is_ok() {
-                return;
-            }
-            wait = (wait * 2).min(LONGEST_WAIT);
-        }
-    });
-}
-
 /// The pids of the members' inits that live.
 fn live_inits(members: &[Folder]) -> Result<Vec<i32>> {
     let mut inits = Vec::new();
@@ -339,46 +288,6 @@ fn live_inits(members: &[Folder]) -> Result<Vec<i32>> {
         }
     }
     Ok(inits.iter().map(|init| init.pid).collect())
-}
-
-impl Task {
-    /// Writes the record as it is now, with what a later shim is to remember.
-    pub(super) fn write_record(&self) -> Result<()> {
-        self.facts.note(|facts| {
-            let remembered = Some(facts.to_remember()).filter(|some| *some != Remembered::default());
-            facts.record.remembered = remembered.filter(|_| facts.record.outlives_shim()).map(Box::new);
-        });
-        self.facts.look(|facts| self.folder.write_record(&facts.record))
-    }
-}
-
-impl TaskFacts {
-    fn to_remember(&self) -> Remembered {
-        let stop = if let Life::Stopping(plan) = self.life { Some(plan) } else { None };
-        Remembered {
-            stop,
-            stopped_by: self.stopped_by,
-            stopped_for: self.stopped_for.clone(),
-            sent: self.sent.clone(),
-            health: self.health.clone(),
-            oom_kills: self.oom_kills,
-            limit_met: self.limit_met,
-            watched: self.watched.told(),
-        }
-    }
-
-    /// Sets what a shim before this one knew: the task was launched, and what the record remembers has happened.
-    fn go_on_from(&mut self, frozen: bool) {
-        let Remembered { stop, stopped_by, stopped_for, sent, health, oom_kills, limit_met, watched } =
-            self.record.remembered.as_deref().cloned().unwrap_or_default();
-        self.life = match stop {
-            Some(plan) => Life::Stopping(plan),
-            None if frozen => Life::Paused,
-            None => Life::Running,
-        };
-        (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
-        (self.oom_kills, self.limit_met, self.watched) = (oom_kills, limit_met, watched);
-    }
 }
 
 /// Whether another shim could not take the task over either. What a description lacks may be there again: a file of the

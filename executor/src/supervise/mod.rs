@@ -42,6 +42,7 @@ mod overview;
 mod pause_process;
 mod pause_processes;
 mod planning;
+mod remembering;
 mod sandbox;
 mod sandboxes;
 mod shim_cgroup;

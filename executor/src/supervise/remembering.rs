@@ -1,0 +1,112 @@
+//! What a later shim goes on from: the record of a task or a sandbox on disk, kept as it is now.
+//!
+//! ```text
+//!   facts ─► remembered ─► task.json ─► the next shim's facts
+//!                  └─ refused, as by a full disk ─► tried again after an adoption, else with the next change
+//! ```
+//!
+//! Must not: fail a task whose record cannot be written.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_error::Result;
+
+use super::sandbox::Sandbox;
+use super::supervisor::Supervisor;
+use super::task::Task;
+use super::watching::until_end;
+use crate::facts::TaskFacts;
+use crate::folder::Remembered;
+use crate::lifecycle::task::Life;
+use crate::waits;
+
+/// When a record is tried again that the disk does not take, and the longest time between two tries.
+const FIRST_TRY: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+impl Supervisor {
+    /// Writes down what a later shim cannot find out by itself, should this one die.
+    pub(super) fn remember(&self, task: &Task) {
+        // A task that is being killed ends whoever watches it.
+        let lives_on = |life: Life| matches!(life, Life::Running | Life::Paused | Life::Stopping(_));
+        if task.facts.look(|facts| lives_on(facts.life) && facts.record.outlives_shim()) {
+            self.keep_record(task);
+        }
+    }
+
+    /// Writes the record of a sandbox once the disk takes it.
+    pub(super) fn record_sandbox_later(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
+        let (supervisor, sandbox) = (self.clone(), sandbox.clone());
+        waits::begin(move || {
+            let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
+            async move {
+                let mut wait = FIRST_TRY;
+                while sandbox.facts.look(|facts| facts.life.is_there()) {
+                    tokio::time::sleep(wait).await;
+                    if sandbox.keep_record().is_ok() {
+                        if let Ok(paused) = supervisor.pause_processes.get() {
+                            paused.outlive_shim();
+                        }
+                        return;
+                    }
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+            }
+        });
+    }
+}
+
+impl Task {
+    /// Writes the record as it is now, with what a later shim is to remember.
+    pub(super) fn write_record(&self) -> Result<()> {
+        self.facts.note(|facts| {
+            let remembered = Some(facts.to_remember()).filter(|some| *some != Remembered::default());
+            facts.record.remembered = remembered.filter(|_| facts.record.outlives_shim()).map(Box::new);
+        });
+        self.facts.look(|facts| self.folder.write_record(&facts.record))
+    }
+
+    /// Writes the record once the disk takes it.
+    pub(super) fn record_later(self: &Rc<Self>) {
+        until_end(self, async |task: &Rc<Task>| {
+            let mut wait = FIRST_TRY;
+            loop {
+                tokio::time::sleep(wait).await;
+                if task.write_record().is_ok() {
+                    return;
+                }
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+        });
+    }
+}
+
+impl TaskFacts {
+    fn to_remember(&self) -> Remembered {
+        let stop = if let Life::Stopping(plan) = self.life { Some(plan) } else { None };
+        Remembered {
+            stop,
+            stopped_by: self.stopped_by,
+            stopped_for: self.stopped_for.clone(),
+            sent: self.sent.clone(),
+            health: self.health.clone(),
+            oom_kills: self.oom_kills,
+            limit_met: self.limit_met,
+            watched: self.watched.told(),
+        }
+    }
+
+    /// Sets what a shim before this one knew: the task was launched, and what the record remembers has happened.
+    pub(super) fn go_on_from(&mut self, frozen: bool) {
+        let Remembered { stop, stopped_by, stopped_for, sent, health, oom_kills, limit_met, watched } =
+            self.record.remembered.as_deref().cloned().unwrap_or_default();
+        self.life = match stop {
+            Some(plan) => Life::Stopping(plan),
+            None if frozen => Life::Paused,
+            None => Life::Running,
+        };
+        (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
+        (self.oom_kills, self.limit_met, self.watched) = (oom_kills, limit_met, watched);
+    }
+}

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Ran, Task, WRITER, binary, child_pids, eventually, fds_of, lacks, name_of, process_exists, status_lines, touch,
+    Installed, Ran, Task, WRITER, assert_forgotten, assert_shows, binary, child_pids, eventually, fds_of, has_systemd,
+    lacks, name_of, process_exists, status_lines, systemctl, touch,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -442,6 +443,44 @@ fn all_are_taken_over_at_once() {
         task.end();
         task.bowline("adopt", []).assert_says("");
     }
+    host.assert_nothing_left();
+}
+
+const SERVICE: &str = include_str!("../../systemd/bowline-adopt.service");
+const TIMER: &str = include_str!("../../systemd/bowline-adopt.timer");
+
+/// Returns at once on a host without systemd.
+#[test]
+fn the_units_that_are_installed_take_over_what_has_lost_its_shim() {
+    if !has_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let bowline = binary("bowline");
+    let bindir = bowline.parent().and_then(std::path::Path::to_str).expect("ASCII");
+    let names = ["service", "timer"].map(|kind| format!("{}-adopt.{kind}", host.prefix()));
+    let mut service = Installed::new(names[0].clone(), &SERVICE.replace("@bindir@", bindir));
+    let state = format!("[Service]\nEnvironment=BOWLINE_STATE={}\n", host.state().display());
+    service.drop_in("state.conf", &state);
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    task.kill_shim(task.shim_pid());
+    systemctl(&["start", "--", &service.name]);
+    assert_shows(&service.name, &["ActiveState=inactive", "Result=success"]);
+    assert_eq!(takeovers(&task), 1, "{}", service.said());
+    // The service has ended, and its shim has not.
+    touch(program, "1");
+    task.wait_for_line("line 2");
+    task.exec("exit 3").assert_code(3);
+    task.kill_shim(task.shim_pid());
+    let timer = Installed::new(names[1].clone(), TIMER);
+    systemctl(&["start", "--", &timer.name]);
+    eventually("the timer has it taken over", || (takeovers(&task) == 2).then_some(()));
+    touch(program, "end");
+    task.wait().assert_code(7);
+    drop((timer, service));
+    names.iter().for_each(|name| assert_forgotten(name));
     host.assert_nothing_left();
 }
 

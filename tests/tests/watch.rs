@@ -176,7 +176,7 @@ fn memory_in_use_by_each_part() {
 #[test]
 fn what_lasts_is_told_once_whoever_watches() {
     let host = Host::new();
-    let toml = "[watch.memory]\ncache_above = '25M'\nevery = '50ms'";
+    let toml = "[watch.memory]\ncache_above = '25M'\nevery = '100ms'";
     let fill = "head -c 30M /dev/zero >/tmp/x";
     let task = watched(&host, &format!("{fill}; exec sleep 1000"), toml).flag("--init").start();
     found(&host, &task, "memory");

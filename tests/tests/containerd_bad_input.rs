@@ -355,7 +355,7 @@ fn clients_that_connect_and_say_nothing() {
     let fds = || bowline_tests::harness::fds_of(pid).len();
     // What the first exec makes for those to come.
     assert_eq!(running.exec("first", "exit 3").0, 3);
-    let before = fds();
+    let before = running.shim.settled_fds();
     let silent: Vec<_> = (0..100).map(|_| containerd.dial(&running.shim.socket)).collect();
     is_served(&running.shim, &running.id);
     assert_eq!(running.exec("e", "exit 3").0, 3);
@@ -371,7 +371,7 @@ fn more_clients_than_there_is_room_for() {
     let running = containerd.run("sleep 1000");
     let pid = running.shim.pid();
     let fds = || bowline_tests::harness::fds_of(pid).len();
-    let before = fds();
+    let before = running.shim.settled_fds();
     let shim = Pid::from_raw(pid);
     let room = |limit| Rlimit { current: Some(limit), maximum: getrlimit(Resource::Nofile).maximum };
     let had = prlimit(shim, Resource::Nofile, room(before as u64 + 10)).expect("a process of ours");

@@ -326,7 +326,7 @@ fn bug_09_failed_starts_leave_no_fds() {
         process["terminal"] = json!(true);
         fail("e", &process, &io);
         if round == 4 {
-            before = fds_of(pid).len();
+            before = running.shim.settled_fds();
         }
     }
     eventually("no more fds than before", || (fds_of(pid).len() <= before + 2).then_some(()));

@@ -276,7 +276,7 @@ fn whoever_waits_may_hang_up() {
     let running = containerd.run("sleep 1000");
     let pid = running.shim.pid();
     let fds = || bowline_tests::harness::fds_of(pid).len();
-    let before = fds();
+    let before = running.shim.settled_fds();
     for _ in 0..20 {
         let other = containerd.dial(&running.shim.socket);
         let _unanswered = other.wait_later(&running.id, "");

@@ -307,7 +307,7 @@ fn nothing_changes_where_the_program_cannot_take_over() {
     let state = state_of(&host, &containerd);
     let (shim, pid) = (&running.shim, running.shim.pid());
     let held = || fds_of(pid).len();
-    let before = held();
+    let before = shim.settled_fds();
     let refused = |program: &Path, why: &str| {
         let ran = upgrade_containerds(&host, &state, &["--shim", program.to_str().expect("ASCII")]);
         assert!(ran.code != Some(0) && ran.err().contains(why), "{why}: {ran}");

@@ -256,22 +256,28 @@ fn a_sandbox_whose_shim_is_killed_at_any_system_call_of_a_members_launch() {
 fn a_members_launch_whose_shim_and_caller_are_killed_is_removed_from_the_sandboxs_cgroup() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
-    let (cgroup, shim) = (sandbox.cgroup("pids"), sandbox.shim_pid());
-    let identity = || fs::metadata(&cgroup).map(|meta| meta.ino()).ok();
-    let before = identity();
+    let folders = ["cpu", "cpuset", "memory", "pids", "freezer"].map(|controller| sandbox.cgroup(controller));
+    let look = || {
+        let identity = |folder: &PathBuf| fs::metadata(folder).map(|meta| meta.ino()).ok();
+        (folders.each_ref().map(identity), folders.iter().flat_map(|folder| cgroups_in(folder)).count())
+    };
+    let before = look();
     let marked = Marked::new(&host);
     let file = marked.described(&host);
-    let mut trace = Trace::of(&host, shim, ["-e", "inject=clone3:delay_enter=1000s:when=1"]);
+    let shim = sandbox.shim_pid();
+    // The first that it makes is a cgroup of the member's.
+    let mut trace = Trace::of(&host, shim, ["-e", "inject=mkdirat:delay_exit=1000s:when=1"]);
     let args = ["run", "--sandbox", sandbox.id(), "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")];
     let run = host.spawn(args);
-    eventually("the member has a cgroup", || (!cgroups_in(&cgroup).is_empty()).then_some(()));
+    eventually("the member has a cgroup", || is_held(&trace.so_far()).then_some(()));
     run.signal(Signal::KILL);
     run.finish();
     kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("it lives");
     trace.stop();
+    eventually("the shim is gone", || (!process_exists(shim)).then_some(()));
     assert!(marked.task.file("").exists());
     marked.task.bowline("rm", []).assert_code(0);
-    assert_eq!((identity(), cgroups_in(&cgroup)), (before, Vec::new()));
+    assert_eq!(look(), before);
     sandbox.task("exit 3").run().assert_code(3);
     sandbox.rm([]);
     host.assert_nothing_left();

@@ -11,8 +11,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
 use super::bundle::{Bundle, Stdio};
+use super::is_reference;
 use super::wire::{Client, Failure, Pending};
-use crate::harness::{eventually, process_exists};
+use crate::harness::{eventually, fds_of, process_exists};
 
 type Answer<R> = Result<R, Failure>;
 
@@ -226,6 +227,18 @@ impl Shim {
     pub fn pid(&self) -> i32 {
         let answer = self.connect("").unwrap_or_else(|failure| panic!("connect: {failure:?}"));
         answer.shim_pid.try_into().expect("a pid")
+    }
+
+    /// How many descriptors it has, once it watches the memory of its container: it begins that a moment after the start.
+    #[track_caller]
+    pub fn settled_fds(&self) -> usize {
+        let pid = self.pid();
+        let watches =
+            |fd: &String| is_reference() || fd.ends_with("/memory.oom_control") || fd.ends_with("/memory.events");
+        eventually("it watches memory", || fds_of(pid).iter().any(watches).then_some(()));
+        // Once it answers again, it has opened everything for that.
+        assert_eq!(self.pid(), pid);
+        fds_of(pid).len()
     }
 
     #[track_caller]

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::Build;
+use bowline_tests::harness::{Build, eventually, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// The bundle that `bowline spec` makes of `toml`, changed.
@@ -185,7 +186,11 @@ fn its_poststop_hooks_run_once_as_it_is_removed() {
             "rm -f" => {}
             "shim killed" => task.kill_shim(task.shim_pid()),
             "gc" => {
+                // A task that lives is left to a new shim.
+                let pid = task.pid();
                 task.kill_shim(task.shim_pid());
+                kill_process(Pid::from_raw(pid).expect("a pid"), Signal::KILL).expect("it lives");
+                eventually("it has ended", || (!process_exists(pid)).then_some(()));
                 host.bowline(["gc", task.id()]).assert_code(0);
                 assert_eq!(noted(&stopped).len(), 1, "{way}");
             }

@@ -1,7 +1,7 @@
 //! What a shim that has nothing to do keeps: memory, threads, wake-ups.
 //!
-//! Read from `/proc` of shims whose task sleeps. Pages that processes share are
-//! charged to each by its part (PSS); private ones are what one more shim costs.
+//! Read from `/proc` of shims whose task sleeps. Pages that processes share are charged to each by its part (PSS); what is
+//! no file's is what one more shim costs.
 
 use std::fs;
 use std::time::Duration;
@@ -40,8 +40,6 @@ pub fn names(prefix: &str, most: usize) -> [(String, &'static str); 6] {
 /// Measures up to `most` shims at once, and idles for `idle`: values in the order of [`names`], and whether the machine was
 /// busy.
 pub fn measure<S: Sleepers>(rounds: &Rounds, shims: &mut S, most: usize, idle: Duration) -> Result<([f64; 6], bool)> {
-    // A page of a file that is not on disk yet counts as private.
-    rustix::fs::sync();
     // The tasks end outside: the kernel then frees what they had, which keeps it busy.
     let ((values, all), busy) = quiet::watched(|| {
         let first = shims.hold()?;
@@ -81,10 +79,9 @@ pub fn proportional(pid: u32) -> Result<f64> {
     kernel_number(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
 }
 
-/// Private_Clean and Private_Dirty, in KiB.
+/// What is no file's, in KiB. Pages of the program are private or not by who else happens to have them mapped.
 pub fn private(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/smaps_rollup");
-    Ok(kernel_number(&path, "Private_Clean:")? + kernel_number(&path, "Private_Dirty:")?)
+    kernel_number(&format!("/proc/{pid}/smaps_rollup"), "Anonymous:")
 }
 
 /// How often any of its threads was given the processor: each is a wake-up, or

@@ -191,6 +191,20 @@ fn a_pause_process_that_was_killed_with_the_shim_is_replaced_before_it_is_reaped
 }
 
 #[test]
+fn without_force_its_removal_leaves_members_that_run_to_a_new_shim() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let task = sandbox.task(IDLE).start();
+    sandbox.kill_shim();
+    sandbox.bowline("rm", []).assert_refused(125, &[task.id()]);
+    assert_eq!((task.status().as_str(), takeovers(&sandbox)), ("running", 1));
+    task.end();
+    sandbox.kill_shim();
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn an_upgrade_gives_it_a_new_shim() {
     let host = Host::new();
     let sandbox = host.sandbox().create();

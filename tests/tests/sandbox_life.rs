@@ -387,7 +387,8 @@ fn with_a_dead_shim<'h>(host: &'h Host, flags: &[&str]) -> (Sandbox<'h>, Task<'h
 #[test]
 fn a_shim_that_died_is_told_of_and_rm_undoes_everything() {
     for flags in [&["--share-pid"][..], &[]] {
-        for force in [&[][..], &["-f"]] {
+        // A refusal leaves a new shim.
+        for refused in [false, true] {
             let host = Host::new();
             let (sandbox, one, two) = with_a_dead_shim(&host, flags);
             let pids: Vec<i32> = one.all_processes().into_iter().chain(two.all_processes()).collect();
@@ -395,7 +396,10 @@ fn a_shim_that_died_is_told_of_and_rm_undoes_everything() {
             let listed = host.bowline(["ps", "--json"]).assert_code(0).json();
             assert!(listed.as_array().is_some_and(|all| all.iter().all(|task| task["status"] == "dead")), "{listed}");
             assert!(host.bowline(["sandbox", "ls"]).out().contains("dead"));
-            host.bowline(["sandbox", "rm", sandbox.id()].iter().chain(force)).assert_code(0);
+            if refused {
+                sandbox.bowline("rm", []).assert_refused(125, &[one.id(), two.id()]);
+            }
+            sandbox.bowline("rm", ["-f"]).assert_code(0);
             assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when rm returns");
             host.assert_nothing_left_without_rm();
         }

@@ -368,7 +368,7 @@ fn a_helper_is_let_go_when_the_shim_has_died_too() {
     sandbox.bowline("charge", [&*helper.pid().to_string()]).assert_code(0);
     sandbox.task(IDLE).start();
     sandbox.kill_shim();
-    sandbox.rm([]);
+    sandbox.rm(["-f"]);
     assert!(helper.is_running(), "it is nobody's to kill");
     assert_cgroup_is(helper.pid(), "/");
     helper.signal(rustix::process::Signal::KILL);

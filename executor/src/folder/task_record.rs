@@ -7,6 +7,7 @@ use bowline_cgroup::{CgroupIdentity, Unit};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Network, Task};
+use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 use oci_spec::runtime::User;
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,14 @@ impl Record {
             true => Ok(()),
             false => Err("it is of an earlier boot of this host"),
         }
+    }
+
+    /// Whether the init that the record names lives; one that cannot be looked at may live.
+    pub fn runs(&self) -> bool {
+        let Some((pid, started)) = self.pid.zip(self.pid_started) else { return false };
+        let Ok(stat) = proc_stat::find(pid) else { return true };
+        let stat = stat.as_deref().and_then(ProcStat::parse);
+        stat.is_some_and(|stat| stat.started() == Some(started) && !stat.ends())
     }
 
     /// The network that is made for the task alone.

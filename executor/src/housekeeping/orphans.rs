@@ -18,11 +18,10 @@ use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{PodPlace, SandboxPlace};
 use bowline_spec::unit;
-use bowline_sys::proc_stat::{self, ProcStat};
 use serde::Serialize;
 
 use super::{Cgroups, place_of, unit_of};
-use crate::folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir};
+use crate::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
 use crate::owners::{self, Shims};
 use crate::sandbox::undo_sandbox;
 use crate::spared_memory;
@@ -423,15 +422,8 @@ fn is_adoptable(state: &StateDir, folder: &Folder, left: &Left) -> bool {
     matches!(folder.exit(), Ok(None))
         && record.adoptable().is_ok()
         && left.cgroups.contains(&record.cgroup)
-        && runs(&record)
+        && record.runs()
         && record.sandbox.as_ref().is_none_or(|sandbox| whole(&state.folder(sandbox)).is_some())
-}
-
-/// Whether the task's init lives.
-fn runs(record: &Record) -> bool {
-    let Some((pid, started)) = record.pid.zip(record.pid_started) else { return false };
-    let stat = proc_stat::read(pid).unwrap_or_default();
-    ProcStat::parse(&stat).is_some_and(|stat| stat.started() == Some(started) && !stat.ends())
 }
 
 /// Who holds the lock of a folder.

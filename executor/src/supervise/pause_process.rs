@@ -87,12 +87,8 @@ impl Supervisor {
         if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
             return Ok(());
         }
-        let lives = |(pid, pidfd): &(i32, OwnedFd)| {
-            let stat = proc_stat::read(*pid).unwrap_or_default();
-            // Its namespace takes no process from when it begins to end, long before somebody reaps it.
-            !cgroup::has_ended(pidfd, Duration::ZERO) && ProcStat::parse(&stat).is_some_and(|stat| !stat.ends())
-        };
-        let Some((pid, pidfd)) = sandbox.facts.look(|facts| facts.record.pause())?.filter(lives) else {
+        let recorded = sandbox.facts.look(|facts| facts.record.pause())?;
+        let Some((pid, pidfd)) = recorded.map(unless_it_ends).transpose()?.flatten() else {
             self.start_sandboxs_pause(sandbox).await?;
             if let Err(error) = self.record_pause(sandbox) {
                 // As on a full disk.
@@ -134,6 +130,13 @@ impl Supervisor {
         let cgroup: Cgroup = self.layout.open(path)?.ok_or_else(none)?;
         Ok(stats::read(&self.layout, &cgroup, self.page_sizes()))
     }
+}
+
+/// The process, unless it has ended or begins to: its namespace then takes no process, long before somebody reaps it.
+fn unless_it_ends((pid, pidfd): (i32, OwnedFd)) -> Result<Option<(i32, OwnedFd)>> {
+    let stat = proc_stat::find(pid).doing(Kind::Internal, || format!("cannot look at process {pid}"))?;
+    let lives = stat.and_then(|stat| Some(!ProcStat::parse(&stat)?.ends())).unwrap_or_default();
+    Ok((lives && !cgroup::has_ended(&pidfd, Duration::ZERO)).then_some((pid, pidfd)))
 }
 
 /// The pid namespace of a process that lives.

@@ -24,6 +24,17 @@ pub fn read(pid: i32) -> Option<String> {
     read_in(Path::new(&format!("/proc/{pid}")))
 }
 
+/// As [`read`], where what cannot be read must not be taken for a process that is not there.
+///
+/// # Errors
+/// Why the text cannot be read, such as a lack of descriptors.
+pub fn find(pid: i32) -> io::Result<Option<String>> {
+    match try_read_in(Path::new(&format!("/proc/{pid}"))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// The text of `stat` in a process's or thread's `folder` of `/proc`.
 pub fn read_in(folder: &Path) -> Option<String> {
     try_read_in(folder).ok()

@@ -11,9 +11,8 @@
 
 use std::time::Duration;
 
-use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_executor::{
-    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Record, Result, died_with_shim, kill_shim,
+    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim,
     remove_unwritten, undo, undo_rest, until_free,
 };
 use bowline_spec::id::TaskId;
@@ -153,10 +152,8 @@ async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -
 }
 
 /// Whether the init that the record in `folder` names lives.
-fn runs(folder: &Folder) -> bool {
-    let Ok(Some(Record { pid: Some(pid), pid_started: Some(started), .. })) = folder.record() else { return false };
-    let stat = proc_stat::read(pid).unwrap_or_default();
-    ProcStat::parse(&stat).is_some_and(|stat| stat.started() == Some(started) && !stat.ends())
+pub fn runs(folder: &Folder) -> bool {
+    matches!(folder.record(), Ok(Some(record)) if record.runs())
 }
 
 /// Ends a running task if `force` allows it. Returns its report if the shim cannot write that.

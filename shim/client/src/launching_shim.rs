@@ -120,7 +120,13 @@ impl Up {
         let id = self.shim.id.clone();
         loop {
             match find_or_adopt(&self.folder, &id, &self.programs).await {
-                Ok(Presence::Live(new)) if new.succeeds(&self.shim) => self.shim = new,
+                Ok(Presence::Live(new)) if new.succeeds(&self.shim) => {
+                    // That of a sandbox does not go on with a member whose command was not started.
+                    if new.state().await.is_ok_and(|state| state.is_none()) {
+                        return Err(self.shim_died(broken)?);
+                    }
+                    self.shim = new;
+                }
                 Ok(Presence::Live(same)) => match same.version().await {
                     // Its children have its socket for a moment after it was killed.
                     Err(error) if error.kind() != Kind::Unavailable => continue,

@@ -73,7 +73,7 @@ pub use task::{State, Task};
 #[doc(hidden)]
 pub use adopt::{adopt, find_or_adopt, live};
 #[doc(hidden)]
-pub use ending::{Removal, remove, remove_ended, report, stop};
+pub use ending::{Removal, remove, remove_ended, report, runs, stop};
 #[doc(hidden)]
 pub use events::Changes;
 #[doc(hidden)]

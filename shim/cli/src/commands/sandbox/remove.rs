@@ -9,9 +9,9 @@ use bowline_spec::id::TaskId;
 use crate::commands::rm::say_left_alone;
 use crate::input::each_task::settle;
 use crate::ui::print::complain;
-use bowline_client::Presence;
 use bowline_client::patience::lock_after;
-use bowline_client::spawn;
+use bowline_client::spawn::{self, Programs};
+use bowline_client::{Presence, find_or_adopt, runs};
 
 /// Runs `bowline sandbox rm`. With `force`, a sandbox that does not exist is no error.
 pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
@@ -42,7 +42,7 @@ pub async fn replaced(state: &StateDir, id: Option<&TaskId>) -> Result<()> {
 /// Removes one sandbox; with `force`, kills its members first.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = bowline_client::sandbox::folder(state, id)?;
-    match remove_by_shim(&folder, id, force).await {
+    match remove_by_shim(state, &folder, id, force).await {
         Err(error) if force && error.kind() == Kind::Unavailable => {
             let folder = folder.clone();
             let killed = tokio::task::spawn_blocking(move || kill_shim(&folder).and_then(|()| until_free(&folder)));
@@ -64,10 +64,14 @@ fn tell_moved(id: &TaskId, pids: &[i32]) {
     }
 }
 
-/// Asks the sandbox's shim to take the sandbox down, if the shim lives. Returns the helpers that live on.
-async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<Vec<i32>> {
+/// Asks the sandbox's shim to take the sandbox down, if the shim lives; without force, a sandbox whose members run gets a
+/// new one. Returns the helpers that live on.
+async fn remove_by_shim(state: &StateDir, folder: &Folder, id: &TaskId, force: bool) -> Result<Vec<i32>> {
     let found = match bowline_client::find(folder, id).await {
         Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+        Ok(Presence::Dead) if !force && state.members(id)?.iter().any(|member| runs(&state.folder(member))) => {
+            find_or_adopt(folder, id, &Programs::default()).await?
+        }
         found => found?,
     };
     match found {

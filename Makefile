@@ -111,8 +111,8 @@ all-in-vm:
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
 # Whatever starts, joins, ends or outlives something. An emulated machine takes minutes for a case of the bench or of the
 # matrix of faults, which all-here has in full.
-VM_MORE = adoption.* bridge containerd_.* cri_.* exec.* gc hostile_.* init many nomad_exec nomad_recover nomad_task \
-	sandbox_.* shim_death stop upgrade
+VM_MORE = adoption.* bridge containerd_.* cri_.* exec.* gc hostile_ends hostile_execs hostile_leaving init many \
+	nomad_exec nomad_recover nomad_task sandbox_.* shim_death stop upgrade
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
 RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task

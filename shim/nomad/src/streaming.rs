@@ -46,6 +46,8 @@ const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// The streams of one command.
 struct Streams {
     folder: TempDir,
+    /// Keeps what was written for a command that has not opened its stdin yet, also once the host has closed that.
+    _unread: pipe::Receiver,
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     /// Without a terminal, which has one stream for all.
@@ -63,15 +65,16 @@ impl Streams {
             mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).map(|()| path)
         };
         let made = || -> std::io::Result<_> {
-            // Its own reading end lets the shim open the FIFO whenever it likes.
-            let stdin = pipe::OpenOptions::new().read_write(true).open_sender(make("stdin")?)?;
             let open = |path: &Path| pipe::OpenOptions::new().open_receiver(path);
+            let input = make("stdin")?;
+            let unread = open(&input)?;
+            let stdin = pipe::OpenOptions::new().open_sender(&input)?;
             let stdout = open(&make("stdout")?)?;
             let stderr = if tty { None } else { Some(open(&make("stderr")?)?) };
-            Ok((stdin, stdout, stderr))
+            Ok((unread, stdin, stdout, stderr))
         };
-        let (stdin, stdout, stderr) = made().doing(Kind::Internal, what)?;
-        Ok(Streams { folder, stdin: Some(stdin), stdout, stderr })
+        let (unread, stdin, stdout, stderr) = made().doing(Kind::Internal, what)?;
+        Ok(Streams { folder, _unread: unread, stdin: Some(stdin), stdout, stderr })
     }
 
     fn path(&self, name: &str) -> String {

@@ -1,10 +1,14 @@
 //! Commands in a task of Nomad's: script checks, `nomad alloc exec`.
 
+use std::fs;
+
 use bowline_tests::Host;
 use bowline_tests::harness::nomad::{Exit, Plugin, Stream, Task, decoded, encoded};
 use bowline_tests::harness::{eventually, is_slow, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+
+use crate::nomad_recover::shim_of;
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -205,6 +209,40 @@ fn streaming_passes_stdin_and_its_end() {
     let task = idle(&plugin);
     let (out, err, exit) = streamed(&plugin, &task, "echo hello from command; cat", "hello from stdin\n");
     assert_eq!((out.as_str(), err.as_str()), ("hello from command\nhello from stdin\n", ""));
+    exit.assert_code(0);
+    plugin.destroy_by_force(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+/// Whether the process can still write to a FIFO of this name.
+fn writes_to(pid: i32, name: &str) -> bool {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives").flatten();
+    fds.filter(|fd| fs::read_link(fd.path()).is_ok_and(|path| path.ends_with(name))).any(|fd| {
+        let number = fd.file_name();
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display())).unwrap_or_default();
+        // In octal: proc(5).
+        let flags = info.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & 3 != 0)
+    })
+}
+
+#[test]
+fn stdin_that_is_closed_before_the_shim_has_opened_it_is_read_to_its_end() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let task = idle(&plugin);
+    let shim = Pid::from_raw(shim_of(&task)).expect("a pid");
+    kill_process(shim, Signal::STOP).expect("it lives");
+    let stream = plugin.exec_stream(&task, "cat", false);
+    stream.send(input("typed before\n"));
+    eventually("the plugin has the FIFO", || writes_to(plugin.pid(), "stdin").then_some(()));
+    stream.send(json!({"stdin": {"close": true}}));
+    eventually("the plugin has closed it", || (!writes_to(plugin.pid(), "stdin")).then_some(()));
+    kill_process(shim, Signal::CONT).expect("it lives");
+    let (out, _, exit) = to_the_end(&stream);
+    assert_eq!(out, "typed before\n");
     exit.assert_code(0);
     plugin.destroy_by_force(&task);
     plugin.kill();

@@ -25,7 +25,7 @@ fn state(task: &Task) -> Value {
 }
 
 #[track_caller]
-fn shim_of(task: &Task) -> i32 {
+pub fn shim_of(task: &Task) -> i32 {
     state(task)["shim_pid"].as_i64().and_then(|pid| pid.try_into().ok()).expect("a pid")
 }
 

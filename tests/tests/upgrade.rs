@@ -397,7 +397,7 @@ fn a_task_whose_shim_died_gets_a_new_one() {
         task.wait_for_line(&format!("line {line}"));
         task.kill_shim(task.shim_pid());
     }
-    // With a program of one's own, too.
+    // The caller may name the program.
     let other = host.work().join("bowline-shim");
     copy_binary("bowline-shim", &other);
     task.bowline("upgrade", ["--shim", other.to_str().expect("text")]).assert_says(task.id());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bowline_tests::Host;
 use bowline_tests::harness::{
     Installed, Ran, Task, WRITER, assert_forgotten, assert_shows, binary, child_pids, eventually, fds_of, has_systemd,
-    lacks, name_of, process_exists, status_lines, systemctl, touch,
+    hierarchy, lacks, name_of, only_v2, process_exists, status_lines, systemctl, touch,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -167,6 +167,40 @@ fn all_that_needs_a_shim_gets_one() {
         let task = host.task("exec sleep 1000").flag("--init").start();
         task.kill_shim(task.shim_pid());
         host.bowline([verb[0], task.id()].iter().chain(&verb[1..])).assert_code(0);
+        task.stop(["--grace=50s"]).assert_killed_by("TERM");
+    }
+    host.assert_nothing_left();
+}
+
+/// Kills a shim that is frozen: on v1 it lives on until it is thawed, and the kernel connects clients to it meanwhile.
+#[test]
+fn a_command_that_begins_once_its_shim_is_killed_gets_a_new_one() {
+    let host = Host::new();
+    for verb in
+        [&["exec", "--", "true"][..], &["stats", "--json"], &["update", "--pids", "50"], &["kill", "--signal=0"]]
+    {
+        let task = host.task("exec sleep 1000").flag("--init").start();
+        // Its shim gets there once the task has run for a moment.
+        let cgroup = hierarchy("freezer").join("bowline").join(task.id()).join("overhead");
+        let shim = task.shim_pid();
+        let is_there =
+            || fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|all| all.contains(&shim.to_string()));
+        eventually("the shim is charged there", || is_there().then_some(()));
+        let (file, frozen, thawed) =
+            if only_v2() { ("cgroup.freeze", "1", "0") } else { ("freezer.state", "FROZEN", "THAWED") };
+        fs::write(cgroup.join(file), frozen).expect("root may");
+        signal_shim(&task, Signal::KILL);
+        let command = host.spawn([verb[0], task.id()].iter().chain(&verb[1..]));
+        let waits = || {
+            let state = status_lines(command.pid(), &["State"]);
+            state.contains('S') && fds_of(command.pid()).iter().any(|fd| fd.contains("eventpoll"))
+        };
+        if process_exists(shim) {
+            eventually("the command waits", || waits().then_some(()));
+        }
+        fs::write(cgroup.join(file), thawed).expect("root may");
+        command.finish().assert_code(0);
+        assert_eq!(takeovers(&task), 1, "{verb:?}");
         task.stop(["--grace=50s"]).assert_killed_by("TERM");
     }
     host.assert_nothing_left();

@@ -242,7 +242,8 @@ fn rm_ends_slice_and_scopes_of_a_sandbox_whose_shim_has_died() {
     let pids: Vec<i32> = tasks.iter().flat_map(Task::processes).collect();
     sandbox.kill_shim();
     assert_eq!(sandbox.status(), "dead");
-    sandbox.rm([]);
+    // Without -f it would leave what a new shim can take over.
+    sandbox.rm(["-f"]);
     assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when rm returns");
     assert_gone(&host, &all);
 }

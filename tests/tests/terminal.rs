@@ -1,7 +1,7 @@
 //! Terminals: `run -it` and `exec -it`, as a person sits at them.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{binary, eventually};
+use bowline_tests::harness::{Task, binary, eventually};
 use rustix::process::Signal;
 
 #[test]
@@ -72,6 +72,13 @@ fn the_window_has_its_size_inside_and_a_change_is_told() {
     host.assert_nothing_left();
 }
 
+/// Waits until a process of the task executes `program`. Before it does, the shell has made it the terminal's foreground.
+fn wait_until_it_runs(task: &Task, program: &str) {
+    let runs =
+        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == program);
+    eventually(format_args!("{program} runs"), || task.processes().iter().any(runs).then_some(()));
+}
+
 #[test]
 fn control_c_interrupts_what_runs_inside_and_not_us() {
     let host = Host::new();
@@ -79,9 +86,7 @@ fn control_c_interrupts_what_runs_inside_and_not_us() {
     terminal.wait_until_raw();
     terminal.wait_for("# ");
     terminal.type_keys("sleep 1000\r");
-    // Before it executes, the shell has made it the terminal's foreground.
-    let sleeps = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n");
-    eventually("it sleeps", || task.processes().iter().any(sleeps).then_some(()));
+    wait_until_it_runs(&task, "sleep");
     terminal.type_keys("\x03");
     // The shell throws away what it has read as it hears of the interrupt. Where its child was just about to sleep, its
     // prompt comes without a new line.
@@ -100,7 +105,7 @@ fn jobs_are_stopped_and_brought_back_inside() {
     let (task, terminal) = host.task_of(["sh", "-i"]).flag("-it").run_in_terminal();
     terminal.wait_until_raw();
     terminal.type_keys("cat\r");
-    eventually("cat runs", || (task.processes().len() == 2).then_some(()));
+    wait_until_it_runs(&task, "cat");
     terminal.type_keys("first\r");
     terminal.wait_for("first\nfirst\n");
     terminal.type_keys("\x1a");

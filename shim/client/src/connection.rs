@@ -3,10 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use bowline_executor::Folder;
+use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
 use ttrpc::context::{self, Context};
+
+/// How long a killed shim may take to end: a frozen one does not end before it is thawed.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A context without a timeout: a wait may take years.
 pub fn patient() -> Context {
@@ -15,22 +22,44 @@ pub fn patient() -> Context {
 
 /// Connects to the shim of the task or sandbox in `folder`.
 pub async fn connect(folder: &Folder) -> io::Result<BowlineClient> {
-    connect_at(&folder.socket()).await
+    living(folder).await.map(client_of)
+}
+
+/// Like [`connect`], with a descriptor of the connection, which tells when the other end closes it.
+pub async fn connect_watched(folder: &Folder) -> io::Result<(BowlineClient, OwnedFd)> {
+    let stream = living(folder).await?;
+    let watched = stream.as_fd().try_clone_to_owned()?;
+    Ok((client_of(stream), watched))
 }
 
 /// Connects to the shim that listens at `socket`.
 pub async fn connect_at(socket: &Path) -> io::Result<BowlineClient> {
-    let stream = tokio::net::UnixStream::connect(socket).await?;
-    Ok(client_of(stream))
+    UnixStream::connect(socket).await.map(client_of)
 }
 
-fn client_of(stream: tokio::net::UnixStream) -> BowlineClient {
+fn client_of(stream: UnixStream) -> BowlineClient {
     BowlineClient::new(ttrpc::r#async::Client::new(ttrpc::r#async::transport::Socket::from(stream)))
 }
 
-/// Like [`connect_at`], with a descriptor of the connection, which tells when the other end closes it.
-pub async fn connect_watched(socket: &Path) -> io::Result<(BowlineClient, OwnedFd)> {
-    let stream = tokio::net::UnixStream::connect(socket).await?;
-    let watched = stream.as_fd().try_clone_to_owned()?;
-    Ok((client_of(stream), watched))
+/// A connection to the shim of `folder`, made once no killed shim is about to end: the kernel connects to that too, and
+/// it would answer nothing.
+async fn living(folder: &Folder) -> io::Result<UnixStream> {
+    let begun = Instant::now();
+    let mut wait = Duration::from_micros(200);
+    loop {
+        let stream = UnixStream::connect(folder.socket()).await?;
+        if !other_end_ends(&stream) || begun.elapsed() > ENDS_WITHIN {
+            return Ok(stream);
+        }
+        drop(stream);
+        sleep(wait).await;
+        wait = (2 * wait).min(Duration::from_millis(100));
+    }
+}
+
+/// Whether the process that listens, if we see it, exits or is killed.
+fn other_end_ends(stream: &UnixStream) -> bool {
+    let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    let stat = pid.filter(|pid| *pid > 0).and_then(proc_stat::read);
+    stat.is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| stat.ends()))
 }

@@ -78,7 +78,7 @@ pub fn dead(id: &str) -> Error {
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     loop {
         let socket = socket_of(folder);
-        let found = match connect_watched(&folder.socket()).await {
+        let found = match connect_watched(folder).await {
             Ok((client, connection)) => {
                 let (id, folder, connection) = (id.to_owned(), folder.clone(), Some(Arc::new(connection)));
                 return Ok(Presence::Live(Shim { client, id, folder, socket, connection }));

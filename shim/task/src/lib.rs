@@ -1,5 +1,6 @@
 //! Serves `bowline.v1` on the shim's socket: turns requests into executor calls and encodes the answers.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -58,14 +59,23 @@ pub fn reads(handed: &str) -> Result<()> {
 }
 
 impl Entrance {
+    /// An entrance where we are the ones who listen, which tells whoever connects our pid: `listener` was made by our
+    /// starter.
+    ///
+    /// # Errors
+    /// `Internal` when `listener` is none.
+    pub fn new(listener: OwnedFd, lock: OwnedFd, connections: Handed) -> Result<Entrance> {
+        rustix::net::listen(&listener, -1).doing(Kind::Internal, || "cannot listen at the shim's socket")?;
+        Ok(Entrance { listener: UnixListener::from(listener), lock: Lock::from_fd(lock), connections })
+    }
+
     /// The entrance that the program before this one has handed over.
     ///
     /// # Errors
     /// `Damaged` when it is not whole.
     pub fn take(handed: &str) -> Result<Entrance> {
         let handed: HandedEntrance = handover::read(handed.as_bytes())?;
-        let (listener, lock) = (UnixListener::from(handed.listener.take()?), Lock::from_fd(handed.lock.take()?));
-        Ok(Entrance { listener, lock, connections: handed.connections })
+        Entrance::new(handed.listener.take()?, handed.lock.take()?, handed.connections)
     }
 }
 

@@ -6,14 +6,13 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, RawFd};
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bowline_executor::systemd::Systemd;
 use bowline_executor::upgrade::{Handover, READ_FACTS, REFUSED, TAKE_OVER, read_facts};
 use bowline_executor::{
-    Config, Doing, Error, EventCounts, Executor, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but,
+    Config, Doing, Error, EventCounts, Executor, Folder, Kind, Result, ShimCgroup, StateDir, close_all_but,
     inherited_fd, serve, serve_on,
 };
 use bowline_log::Said;
@@ -165,5 +164,5 @@ fn first_entrance(arguments: &Arguments) -> Result<Entrance> {
     let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
     let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
     let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
-    Ok(Entrance { listener: UnixListener::from(listener), lock: Lock::from_fd(lock), connections: Handed::default() })
+    Entrance::new(listener, lock, Handed::default())
 }

@@ -62,8 +62,7 @@ demo-upgrade: build
 ## test      all tests, on this host and then in a virtual machine; installs what they need
 .PHONY: test
 test: everything
-	$(MAKE) test-once
-	$(SIDE_BY_SIDE) test-fallbacks test-vm
+	$(SIDE_BY_SIDE) here test-vm
 
 # What tests run: all programs, and the system of the virtual machine.
 .PHONY: everything
@@ -73,13 +72,18 @@ everything: need-test
 	$(SIDE_BY_SIDE) build debug vm-image
 
 # A compiler's last step keeps one processor busy, and cases mostly wait. What a
-# target says comes as one piece, when it has ended. All cases beside the virtual machine are too many: systemd answers
-# too late in it.
+# target says comes as one piece, when it has ended.
 SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE=yes
 
+# One step at a time, whoever asks.
+ONE_BY_ONE = +$(MAKE) --no-print-directory BESIDE=
+
 ## test-host all tests on this host
-.PHONY: test-host
-test-host: test-once test-fallbacks
+.PHONY: test-host here
+test-host: here
+here:
+	$(ONE_BY_ONE) test-once
+	$(ONE_BY_ONE) test-fallbacks
 
 .PHONY: test-once
 test-once: need-test demo demo-upgrade check-docs unit test-deb debug
@@ -91,14 +95,10 @@ test-once: need-test demo demo-upgrade check-docs unit test-deb debug
 .PHONY: test-all
 test-all: everything
 	@scripts/need fuzz
-	$(MAKE) test-once
 	$(SIDE_BY_SIDE) all-here all-in-vm
 
-# Each mostly waits, or keeps one processor busy; one step at a time, whoever asks.
-ONE_BY_ONE = +$(MAKE) --no-print-directory BESIDE=
 .PHONY: all-here all-in-vm
-all-here:
-	$(ONE_BY_ONE) test-fallbacks
+all-here: here
 	$(ONE_BY_ONE) test-each-absent
 	$(ONE_BY_ONE) test-every-call
 	$(ONE_BY_ONE) test-remade

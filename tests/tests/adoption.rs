@@ -110,6 +110,26 @@ fn who_is_attached_is_attached_again() {
 }
 
 #[test]
+fn attach_has_the_code_of_a_task_that_ends_before_it_is_attached_again() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    let attached = host.spawn(["attach", "--no-stdin", task.id()]);
+    let is_read = || fds_of(task.shim_pid_on_disk()).iter().any(|name| name.contains("/attach-"));
+    eventually("it is attached", || is_read().then_some(()));
+    // What the shim answers now comes after its answer to `attach`.
+    let shim = task.shim_pid();
+    attached.signal(Signal::STOP);
+    task.kill_shim(shim);
+    touch(program, "end");
+    eventually("the program has ended", || (!process_exists(program)).then_some(()));
+    attached.signal(Signal::CONT);
+    attached.finish().assert_code(7);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn without_init_the_kernel_may_tell_the_exit_code() {
     let host = Host::new();
     let task = host.task("until [ -e /tmp/end ]; do sleep 0.02; done; exit 9").toml("init = false").start();

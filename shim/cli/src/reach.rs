@@ -1,9 +1,10 @@
 //! Reaches a task through its shim, or directly if the shim does not answer.
 
+use std::pin::Pin;
 use std::time::Duration as Elapsed;
 
-use bowline_client::Shim;
 use bowline_client::spawn::Programs;
+use bowline_client::{Presence, Shim, find_or_adopt};
 use bowline_executor::{Doing as _, Folder, Kind, PastShim, Result, StateDir};
 use bowline_spec::id::TaskId;
 
@@ -13,6 +14,18 @@ use crate::ui::progress;
 /// Returns the shim of a running task: a new one, if that died.
 pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
     bowline_client::live(&state.folder(id), id, &Programs::default()).await
+}
+
+/// Waits until the shim's task has ended, or its shim died: then a new one is started, and answers for the task if it can
+/// be taken over.
+pub fn until_end(folder: &Folder, id: &TaskId, shim: &Shim) -> Pin<Box<dyn Future<Output = Result<Presence>>>> {
+    let (folder, id, shim) = (folder.clone(), id.clone(), shim.clone());
+    Box::pin(async move {
+        match shim.wait().await? {
+            Some(report) => Ok(Presence::Exited(Box::new(report))),
+            None => find_or_adopt(&folder, &id, &Programs::default()).await,
+        }
+    })
 }
 
 /// The hint after going past a shim: when the exit report is written.

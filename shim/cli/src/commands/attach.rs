@@ -1,8 +1,6 @@
 //! `attach`: connects to a running task's streams, until the user detaches or the task ends.
 
-use std::pin::Pin;
-
-use bowline_executor::{Error, ExitReport, Kind, Result, StateDir};
+use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::exit_code::FAILED;
@@ -13,7 +11,7 @@ use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use bowline_client::{Shim, exited, starting};
+use bowline_client::{Presence, Shim, dead, exited, starting};
 use bowline_protocol::wire::proto::bowline::WindowSize;
 
 /// Runs `bowline attach`; exits with the task's code if the task ends.
@@ -42,16 +40,22 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     if raw {
         redraw(&shim).await;
     }
-    let mut end = until_end(&shim);
+    let mut end = reach::until_end(&folder, id, &shim);
     let report = loop {
         tokio::select! {
-            report = &mut end => match report? {
-                Some(report) => break report,
-                None => {
-                    shim = reach::live(state, id).await.map_err(ended)?;
-                    shim.attach(session.attachment()).await.map_err(ended)?;
-                    end = until_end(&shim);
+            now = &mut end => match now? {
+                Presence::Exited(report) => break report,
+                Presence::Live(new) => {
+                    end = reach::until_end(&folder, id, &new);
+                    shim = new;
+                    // If the task has ended meanwhile, that is the next news.
+                    if let Err(error) = shim.attach(session.attachment()).await
+                        && !matches!(folder.exit(), Ok(Some(_)))
+                    {
+                        return Err(error);
+                    }
                 }
+                Presence::Dead | Presence::Starting => return Err(dead(id)),
             },
             happened = session.happened() => match happened {
                 Happened::Resized => resize(&shim, "").await,
@@ -79,12 +83,6 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let passed = session.until_closed();
     passed.map_err(|error| outcome::lost(error, id, &report))?;
     outcome::code(id, &report)
-}
-
-/// Waits for the end of the shim's task; `None` when the shim dies before it.
-pub fn until_end(shim: &Shim) -> Pin<Box<dyn Future<Output = Result<Option<ExitReport>>>>> {
-    let shim = shim.clone();
-    Box::pin(async move { shim.wait().await })
 }
 
 /// Gives a terminal in the task the size of ours. `exec` is empty for the task itself.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, dead, find_or_adopt, remove_ended};
+use bowline_client::{Presence, Shim, dead, remove_ended};
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy, remove_unwritten};
 use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
 use bowline_spec::Task;
@@ -148,7 +148,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
     let mut shim = up.shim.clone();
     let timeout = task.timeout.map(|timeout| timeout.as_std());
     let (over, late) = (after(timeout), after(timeout.map(|timeout| timeout + SHIM_IS_LATE)));
-    let (mut end, still_there) = (attach::until_end(&shim), after(None));
+    let (mut end, still_there) = (reach::until_end(up.folder(), id, &shim), after(None));
     tokio::pin!(over, late, still_there);
     let (mut is_over, mut is_late) = (false, false);
     let mut grace = None;
@@ -156,23 +156,20 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
     let mut past_shim = None;
     loop {
         tokio::select! {
-            report = &mut end => {
-                let report = match report? {
-                    Some(report) => Box::new(report),
-                    None => match find_or_adopt(up.folder(), id, &Programs::default()).await? {
-                        // A new shim opens our streams again.
-                        Presence::Live(new) => {
-                            end = attach::until_end(&new);
-                            shim = new;
-                            // The one that died may not have heard of it.
-                            if let Some(grace) = asked {
-                                past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
-                            }
-                            continue;
+            now = &mut end => {
+                let report = match now? {
+                    Presence::Exited(report) => report,
+                    // A new shim opens our streams again.
+                    Presence::Live(new) => {
+                        end = reach::until_end(up.folder(), id, &new);
+                        shim = new;
+                        // The one that died may not have heard of it.
+                        if let Some(grace) = asked {
+                            past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
                         }
-                        Presence::Exited(report) => report,
-                        Presence::Dead | Presence::Starting => return Err(dead(id)),
-                    },
+                        continue;
+                    }
+                    Presence::Dead | Presence::Starting => return Err(dead(id)),
                 };
                 // Its shim may have been done before we looked at the clock.
                 if !is_over && report.stopped_by == Some(StoppedBy::Timeout) {

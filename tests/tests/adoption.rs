@@ -26,13 +26,6 @@ fn signal_shim(task: &Task<'_>, signal: Signal) {
     kill_process(Pid::from_raw(task.shim_pid_on_disk()).expect("a pid"), signal).expect("it lives");
 }
 
-/// Changes a field of the task's record, as its shim would have written it.
-fn change_record(task: &Task<'_>, change: impl FnOnce(&mut Value)) {
-    let mut record: Value = serde_json::from_str(&task.log("task.json")).expect("JSON");
-    change(&mut record);
-    fs::write(task.file("task.json"), record.to_string()).expect("writable");
-}
-
 #[test]
 fn who_waits_learns_the_real_exit_code_and_no_output_is_lost() {
     let host = Host::new();
@@ -547,7 +540,7 @@ fn a_pid_that_is_another_processs_is_left_alone() {
     let mut other = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
     kill_process(Pid::from_raw(init).expect("a pid"), Signal::KILL).expect("it lives");
     eventually("init is gone", || (!process_exists(init)).then_some(()));
-    change_record(&task, |record| record["pid"] = other.id().into());
+    task.change_record(|record| record["pid"] = other.id().into());
     let report = task.wait();
     assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(null), &json!(true)), "{report:?}");
     assert!(other.try_wait().expect("a child").is_none(), "another process was signalled");
@@ -568,7 +561,7 @@ fn what_cannot_be_taken_over_is_refused_and_untouched() {
         ("/pid", json!(null), "launch"),
         ("/sandbox", json!("some"), "sandbox"),
     ] {
-        change_record(&task, |record| match record.pointer_mut(field) {
+        task.change_record(|record| match record.pointer_mut(field) {
             Some(old) => *old = value,
             None => record[&field[1..]] = value,
         });
@@ -586,7 +579,7 @@ fn what_cannot_be_taken_over_is_refused_and_untouched() {
         );
         fs::write(task.file("task.json"), &record).expect("writable");
     }
-    change_record(&task, |record| record["cgroup"] = json!("/bowline"));
+    task.change_record(|record| record["cgroup"] = json!("/bowline"));
     task.bowline("adopt", []).assert_refused(125, &[task.id(), "cgroup"]);
     fs::write(task.file("task.json"), &record).expect("writable");
     assert!(process_exists(program));

@@ -45,6 +45,35 @@ fn with_json_a_watch_gives_a_line_for_each_reading_until_its_tasks_have_ended() 
 }
 
 #[test]
+fn a_watch_goes_on_under_a_new_shim_and_names_a_task_that_gets_none() {
+    let host = Host::new();
+    let [one, other] = [0, 1].map(|_| host.task(IDLE).flag("--init").start());
+    let watch = host.spawn(["stats", "--watch", "--json", "--interval=100ms", one.id(), other.id()]);
+    let readings = |task: &Task<'_>| watch.said().lines().filter(|line| line.contains(task.id())).count();
+    let goes_on = |task: &Task<'_>| {
+        let so_far = readings(task);
+        eventually("two readings more", || (readings(task) > so_far + 1).then_some(()));
+    };
+    goes_on(&other);
+    one.crash_shim();
+    goes_on(&one);
+    let shim = other.shim_pid();
+    watch.signal(Signal::STOP);
+    other.kill_shim(shim);
+    let before = other.log("task.json");
+    other.change_record(|record| record["identity"]["boot"] = "another".into());
+    watch.signal(Signal::CONT);
+    goes_on(&one);
+    one.end();
+    let ran = watch.finish();
+    ran.assert_code(125);
+    assert!(ran.err().contains(other.id()) && !ran.err().contains(one.id()), "{ran}");
+    std::fs::write(other.file("task.json"), before).expect("writable");
+    other.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_live_table_shows_tasks_as_they_come_and_go() {
     let host = Host::new();
     let first = host.task(IDLE).start();

@@ -135,17 +135,40 @@ fn an_interrupt_ends_a_recording_and_not_the_task() {
 }
 
 #[test]
-fn a_shim_that_dies_loses_nothing_that_was_recorded() {
+fn a_recording_goes_on_under_a_new_shim() {
+    let host = Host::new();
+    let file = host.work().join("run.jsonl");
+    let task = host.task("trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done").flag("--init").start();
+    task.wait_for_line("ready");
+    let recording = record(&host, &task, &file, &[]);
+    task.crash_shim();
+    let readings = || fs::read_to_string(&file).expect("readable").matches("{\"reading\"").count();
+    let so_far = readings();
+    eventually("two readings more", || (readings() > so_far + 1).then_some(()));
+    task.stop(["--grace=50s"]).assert_code(3);
+    recording.finish().assert_code(0);
+    let all = lines(&file);
+    assert_eq!((&of(&all, "exit")[0]["exit_code"], &of(&all, "end")[0]["because"]), (&3.into(), &"exited".into()));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_no_new_shim_can_take_over_loses_nothing_that_was_recorded() {
     let host = Host::new();
     let (file, svg) = (host.work().join("run.jsonl"), host.work().join("run.svg"));
     let task = host.task(IDLE).start();
     let recording = record(&host, &task, &file, &["--plot", svg.to_str().expect("ASCII")]);
+    recording.signal(Signal::STOP);
     task.kill_shim(task.shim_pid());
+    let before = task.log("task.json");
+    task.change_record(|record| record["identity"]["boot"] = "another".into());
+    recording.signal(Signal::CONT);
     recording.finish().assert_code(125);
     let all = lines(&file);
     assert!(!of(&all, "reading").is_empty());
     assert_eq!(of(&all, "end")[0]["because"], "shim_died");
     picture(&fs::read_to_string(&svg).expect("a picture all the same"));
+    fs::write(task.file("task.json"), before).expect("writable");
     task.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left_without_rm();
 }

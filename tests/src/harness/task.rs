@@ -298,6 +298,14 @@ impl<'h> Task<'h> {
         eventually("nobody listens any more", || UnixStream::connect(&socket).is_err().then_some(()));
     }
 
+    /// Changes its record, as its shim would have written it.
+    #[track_caller]
+    pub fn change_record(&self, change: impl FnOnce(&mut Value)) {
+        let mut record: Value = serde_json::from_str(&self.log("task.json")).expect("JSON");
+        change(&mut record);
+        fs::write(self.file("task.json"), record.to_string()).expect("writable");
+    }
+
     /// Waits until its record says that it has started. Before that nobody can take it over, whatever it has written.
     #[track_caller]
     pub fn wait_until_recorded(&self) {

@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Kind, Result, StateDir, Stats};
+use bowline_executor::{Doing, Error, Folder, Kind, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
 use crate::input::task_names::{self, TaskRef};
 use crate::reach;
-use bowline_client::{Presence, Shim};
+use bowline_client::spawn::Programs;
+use bowline_client::{Presence, Shim, find, live};
 
 /// The time between the two readings of a single answer.
 pub const APART: Duration = Duration::from_millis(250);
@@ -37,6 +38,8 @@ pub struct Sampler {
     known: BTreeMap<TaskId, Known>,
     /// Tasks whose shim does not answer: they are not asked again.
     silent: BTreeSet<TaskId>,
+    /// Why named tasks that run on are not read any more.
+    pub lost: Vec<Error>,
 }
 
 /// A task that is being read, and its last reading.
@@ -48,16 +51,18 @@ struct Known {
 impl Sampler {
     /// Samples the named tasks, or all that run. Also returns the errors of named tasks that cannot be read.
     pub async fn new(state: &StateDir, names: &[TaskRef]) -> Result<(Sampler, Vec<Error>)> {
-        let mut sampler = Sampler { state: state.clone(), only: None, known: BTreeMap::new(), silent: BTreeSet::new() };
+        let state = state.clone();
+        let (known, silent, lost) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let mut sampler = Sampler { state, only: None, known, silent, lost };
         let mut errors = Vec::new();
         if names.is_empty() {
             sampler.find_new().await?;
             return Ok((sampler, errors));
         }
         let mut only = Vec::new();
-        for id in task_names::resolve(state, names) {
+        for id in task_names::resolve(&sampler.state, names) {
             let found = match id {
-                Ok(id) => reach::live(state, &id).await.map(|shim| (id, shim)),
+                Ok(id) => reach::live(&sampler.state, &id).await.map(|shim| (id, shim)),
                 Err(error) => Err(error),
             };
             match found {
@@ -85,12 +90,13 @@ impl Sampler {
         Ok(ended.chain(self.read().await?).collect())
     }
 
-    /// Reads all tasks, ordered by id. A task that cannot be read has ended and is not read again.
+    /// Reads all tasks, ordered by id. A task that cannot be read is not read again: it has ended, or see
+    /// [`Sampler::lose`].
     pub async fn read(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
         if self.only.is_none() {
             self.find_new().await?;
         }
-        let read = |(id, known): (TaskId, Known)| (id.clone(), tokio::spawn(known.read(id)));
+        let read = |(id, known): (TaskId, Known)| (id.clone(), tokio::spawn(known.read(self.state.folder(&id), id)));
         let begun: Vec<_> = std::mem::take(&mut self.known).into_iter().map(read).collect();
         let mut readings = Vec::new();
         for (id, reading) in begun {
@@ -109,13 +115,21 @@ impl Sampler {
         Ok(readings)
     }
 
+    /// Keeps the error of a named task that could not be read, unless the task has ended.
+    pub async fn lose(&mut self, id: &TaskId, error: Error) {
+        let runs_on = async || matches!(find(&self.state.folder(id), id).await, Ok(Presence::Dead));
+        if self.only.is_some() && (error.kind() == Kind::Unavailable || runs_on().await) {
+            self.lost.push(error);
+        }
+    }
+
     async fn find_new(&mut self) -> Result<()> {
         for id in self.state.ids()? {
             if self.known.contains_key(&id) || self.silent.contains(&id) {
                 continue;
             }
             // Ignore tasks that have ended or were removed meanwhile.
-            if let Ok(Presence::Live(shim)) = bowline_client::find(&self.state.folder(&id), &id).await {
+            if let Ok(Presence::Live(shim)) = find(&self.state.folder(&id), &id).await {
                 self.known.insert(id, Known { shim, last: None });
             }
         }
@@ -124,8 +138,15 @@ impl Sampler {
 }
 
 impl Known {
-    async fn read(mut self, id: TaskId) -> Result<(Known, Reading)> {
-        let stats = self.shim.stats().await?;
+    async fn read(mut self, folder: Folder, id: TaskId) -> Result<(Known, Reading)> {
+        let stats = match self.shim.stats().await {
+            // Its shim may have died: a new one goes on.
+            Err(error) if error.kind() != Kind::Unavailable => {
+                self.shim = live(&folder, &id, &Programs::default()).await?;
+                self.shim.stats().await?
+            }
+            stats => stats?,
+        };
         let stats: Stats =
             serde_json::from_str(&stats).doing(Kind::Internal, || "the shim's statistics are damaged")?;
         let reading = compare(id, self.last.as_ref(), stats.clone());

@@ -32,8 +32,11 @@ impl Sampling {
         Ok(Sampling { sampler, all, nothing, code })
     }
 
-    /// The exit code of the command: that of the first failure, else `end`.
-    pub fn code(&self, end: u8) -> u8 {
+    /// The exit code of the command: that of the first failure, else `end`. Reports tasks that a live view has lost.
+    pub fn code(&mut self, end: u8) -> u8 {
+        for error in self.sampler.lost.drain(..) {
+            settle(Err(error), &mut self.code);
+        }
         self.code.unwrap_or(end)
     }
 

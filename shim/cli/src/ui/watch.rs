@@ -102,5 +102,12 @@ async fn next(live: Option<&mut Live>, due: Instant) -> Next {
 }
 
 async fn readings(sampler: &mut Sampler) -> Result<Vec<Reading>> {
-    Ok(sampler.read().await?.into_iter().filter_map(|(_, reading)| reading.ok()).collect())
+    let mut readings = Vec::new();
+    for (id, reading) in sampler.read().await? {
+        match reading {
+            Ok(reading) => readings.push(reading),
+            Err(error) => sampler.lose(&id, error).await,
+        }
+    }
+    Ok(readings)
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_executor::events::{Entry, Reader};
-use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats, died_with_shim};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, died_with_shim};
 use bowline_spec::id::TaskId;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -24,8 +24,7 @@ use crate::reach;
 use crate::ui::plot;
 use crate::ui::print::say;
 use crate::ui::signals::{ENDING, Signals};
-use bowline_client::Shim;
-use bowline_client::dead;
+use bowline_client::{Presence, Shim, dead};
 use file::{Because, Header, Writer};
 
 /// The default time between two readings.
@@ -61,9 +60,8 @@ pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> 
 /// A recording that is being made.
 struct Recorder {
     id: TaskId,
+    folder: Folder,
     shim: Shim,
-    /// The connection that waits for the task's end.
-    waiting: Shim,
     journal: Reader,
     writer: Writer,
     interval: Duration,
@@ -74,16 +72,15 @@ struct Recorder {
 impl Recorder {
     async fn begin(state: &StateDir, id: &TaskId, path: &Path, args: &StatsArgs) -> Result<Recorder> {
         let shim = reach::live(state, id).await?;
-        let waiting = reach::live(state, id).await?;
-        let record = state.folder(id).record()?;
+        let folder = state.folder(id);
+        let record = folder.record()?;
         let interval = args.interval.map_or(INTERVAL, |interval| interval.as_std());
         let begun_at = Timestamp::now();
         let mut journal = Reader::open(state.events())?;
         let past = journal.read()?;
         let header = Header::new(id, begun_at, interval, record.as_ref());
         let writer = Writer::create(path, &header)?;
-        let mut recorder =
-            Recorder { id: id.clone(), shim, waiting, journal, writer, interval, readings: 0, events: 0 };
+        let mut recorder = Recorder { id: id.clone(), folder, shim, journal, writer, interval, readings: 0, events: 0 };
         // Include what has just happened, usually the start of the task.
         let since = begun_at.checked_sub(SignedDuration::try_from(interval.max(INTERVAL)).unwrap_or_default());
         recorder.keep(past.into_iter().filter(|entry| since.as_ref().is_ok_and(|since| entry.time >= *since)))?;
@@ -126,9 +123,9 @@ impl Recorder {
                 None => std::future::pending().await,
             }
         };
-        let Recorder { shim, waiting, journal, writer, .. } = self;
-        let end = waiting.wait();
-        tokio::pin!(over, end);
+        let Recorder { id, folder, shim, journal, writer, .. } = self;
+        let mut end = reach::until_end(folder, id, shim);
+        tokio::pin!(over);
         let (mut due, mut failures) = (begun, 0);
         loop {
             let read = async {
@@ -136,10 +133,16 @@ impl Recorder {
                 shim.stats().await
             };
             let stats = tokio::select! {
-                report = &mut end => {
-                    let report = report?.unwrap_or_else(|| died_with_shim(None));
-                    return Ok(End::Exited(Box::new(report)));
-                }
+                now = &mut end => match now? {
+                    Presence::Exited(report) => return Ok(End::Exited(report)),
+                    Presence::Live(new) => {
+                        end = reach::until_end(folder, id, &new);
+                        *shim = new;
+                        (due, failures) = (Instant::now(), 0);
+                        continue;
+                    }
+                    Presence::Dead | Presence::Starting => return Ok(End::Exited(Box::new(died_with_shim(None)))),
+                },
                 _ = signals.next() => return Ok(End::Asked),
                 () = &mut over => return Ok(End::TimeOver),
                 stats = read => stats,
@@ -154,14 +157,16 @@ impl Recorder {
                     failures = 0;
                 }
                 // The task may be about to end; the end is then reported.
-                Err(error) => {
+                Err(error) if error.kind() == Kind::Unavailable || shim.version().await.is_ok() => {
                     failures += 1;
                     if failures == MOST_FAILURES {
                         return Err(error);
                     }
                 }
+                // The shim is gone: `end` tells what comes next.
+                Err(_) => {}
             }
-            for entry in journal.read()?.iter().filter(|entry| entry.id == self.id) {
+            for entry in journal.read()?.iter().filter(|entry| entry.id == *id) {
                 writer.event(entry)?;
                 self.events += 1;
             }

@@ -571,6 +571,7 @@ fn what_cannot_be_taken_over_is_refused_and_untouched() {
             task.bowline(verb, []).assert_refused(125, &[task.id(), "shim"]);
         }
         task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "shim"]);
+        task.bowline("logs", ["-f"]).assert_refused(125, &[task.id(), "shim"]);
         let report = task.wait();
         assert_eq!(
             (&report["shim_died"], &report["exit_code"]),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, binary};
+use bowline_tests::harness::{Task, WRITER, binary, touch};
 use serde_json::Value;
 
 /// All lines of a JSON log, oldest first.
@@ -233,16 +233,25 @@ fn follow_reads_raw_logs_through_rotations() {
 }
 
 #[test]
-fn follow_ends_with_a_shim_that_dies() {
+fn follow_goes_on_under_new_shims_until_the_task_has_ended() {
     let host = Host::new();
-    let task = host.task("echo ready; exec sleep 1000").start();
-    let shim = task.shim_pid();
-    let logs = host.spawn(["logs", "-f", task.id()]);
-    logs.wait_for_out("ready");
-    task.kill_shim(shim);
-    logs.finish().assert_says("ready");
-    task.bowline("logs", []).assert_says("ready");
-    task.bowline("rm", ["-f"]).assert_code(0);
+    let sandbox = host.sandbox().create();
+    for build in [host.task(WRITER), sandbox.task(WRITER)] {
+        let task = build.flag("--init").start();
+        task.wait_for_line("line 1");
+        let program = task.program_pid();
+        task.kill_shim(task.shim_pid());
+        let logs = host.spawn(["logs", "-f", task.id()]);
+        touch(program, "1");
+        logs.wait_for_out("line 2\n");
+        task.crash_shim();
+        touch(program, "2");
+        logs.wait_for_out("line 3\n");
+        touch(program, "end");
+        logs.finish().assert_says("line 1\nline 2\nline 3");
+        assert_eq!(task.wait()["exit_code"], 7);
+    }
+    sandbox.rm([]);
     host.assert_nothing_left();
 }
 

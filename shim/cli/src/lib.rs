@@ -65,7 +65,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Wait { ids, json } => wait::run(&state, &ids, json).await,
         Command::Inspect(args) => inspect::run(&state, args).await,
         Command::Ps(args) => ps::run(&state, args).await,
-        Command::Logs { id, logs } => logs::run(&state, &id.resolve(&state)?, &logs),
+        Command::Logs { id, logs } => logs::run(&state, id.resolve(&state)?, logs).await,
         Command::Stats(args) => stats::run(&state, args).await,
         Command::Top(args) => top::run(&state, args).await,
         Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,

@@ -1,31 +1,41 @@
 //! `logs`: prints what a task has written, as far as its log has kept it.
 //!
 //! Reads the files and asks no shim, so it makes no difference whether the task runs, has ended or has lost its shim.
-//! Following waits for kernel notifications of file changes and of the shim's end.
+//! Following waits for kernel notifications of file changes and of the shim's end, and starts a new shim for a task that
+//! outlives its own.
 
 mod files;
 mod print;
 mod watch;
 
-use bowline_executor::{Error, Folder, Kind, LogFiles, LogLine, LogStream, Record, Result, StateDir};
+use bowline_executor::{Doing as _, Error, Folder, Kind, LogFiles, LogLine, LogStream, Record, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 use crate::input::args::LogsArgs;
 use crate::ui::print::complain;
 use crate::ui::reader::Reader;
-use bowline_client::{dead, starting};
+use bowline_client::spawn::Programs;
+use bowline_client::{Presence, dead, find_or_adopt, starting};
 use files::{Chain, Content};
 use print::Printer;
 use watch::{Shim, Watch};
 
-pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
-    let folder = state.folder(id);
+pub async fn run(state: &StateDir, id: TaskId, args: LogsArgs) -> Result<u8> {
+    let folder = state.folder(&id);
+    // The event loop runs beside it, for talking to a new shim.
+    let printed = spawn_blocking(move || print(&folder, &id, &args)).await;
+    printed.doing(Kind::Internal, || "cannot print the log")?
+}
+
+fn print(folder: &Folder, id: &TaskId, args: &LogsArgs) -> Result<u8> {
     if !folder.exists()? {
         return Err(bowline_client::unknown(id.as_str()));
     }
     let record = folder.record()?;
-    let shim = Shim::of(&folder, record.as_ref())?;
+    let shim = Shim::of(folder, record.as_ref());
     let Some(record) = record else {
         return Err(if shim.is_gone() { dead(id) } else { starting(id) });
     };
@@ -37,12 +47,49 @@ pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
     check(id, &record, &files, args)?;
     let mut log = Log::open(&files, &record, args)?;
     if args.follow {
-        log.follow(&shim)?;
+        log.follow(folder, id, &record, shim)?;
     } else {
         log.print()?;
     }
-    log.tell_missing(&folder)?;
+    log.tell_missing(folder)?;
     Ok(0)
+}
+
+/// The shim that writes the log: `shim`, or a new one if that has died. `None` once the log is complete, as the task has
+/// ended.
+///
+/// # Errors
+/// `WrongState` when no shim can take over the task; why a new one could not.
+fn writer(folder: &Folder, id: &TaskId, record: &Record, mut shim: Shim) -> Result<Option<Shim>> {
+    let has_ended = || matches!(folder.exit(), Ok(Some(_)));
+    loop {
+        if has_ended() {
+            // The lock is free once all output is written; an error means that the task was removed by then.
+            drop(folder.lock());
+            return Ok(None);
+        }
+        if !shim.is_gone() {
+            return Ok(Some(shim));
+        }
+        // The task may have been removed, and another one may have its name.
+        if folder.record()?.is_none_or(|now| now.created_at != record.created_at) {
+            return Ok(None);
+        }
+        match Handle::current().block_on(find_or_adopt(folder, id, &Programs::default())) {
+            Ok(Presence::Live(new)) => {
+                // It answers, and its pid is recorded, once it has taken over. That of a sandbox may lack this member.
+                let state = Handle::current().block_on(new.state());
+                shim = Shim::of(folder, folder.record()?.as_ref());
+                if shim.is_gone() && matches!(state, Ok(None)) && !has_ended() {
+                    return Err(dead(id));
+                }
+            }
+            Ok(Presence::Exited(_)) => {}
+            Ok(Presence::Dead | Presence::Starting) => return Err(dead(id)),
+            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Checks that this log can provide what was asked for.
@@ -142,17 +189,22 @@ impl Log {
         printer.flush()
     }
 
-    /// Prints what the log contains and what comes, until the shim is gone.
-    fn follow(&mut self, shim: &Shim) -> Result<()> {
+    /// Prints what the log contains and what comes, until the task has ended.
+    fn follow(&mut self, folder: &Folder, id: &TaskId, record: &Record, mut shim: Shim) -> Result<()> {
         let watch = Watch::new()?;
         loop {
             // Any later change shows in the wait below.
-            let over = shim.is_gone();
-            let complete = self.chains.iter().fold(true, |all, (_, chain)| watch.add(chain.folder()) && all);
-            if self.print()? == Reader::Gone || over {
+            let folders = self.chains.iter().map(|(_, chain)| chain.folder()).chain([folder.path()]);
+            let complete = folders.fold(true, |all, folder| watch.add(folder) && all);
+            let writer = writer(folder, id, record, shim);
+            if self.print()? == Reader::Gone {
                 return Ok(());
             }
-            if watch.wait(shim, complete)? == Reader::Gone {
+            match writer? {
+                Some(writer) => shim = writer,
+                None => return Ok(()),
+            }
+            if watch.wait(&shim, complete)? == Reader::Gone {
                 return Ok(());
             }
         }

@@ -14,41 +14,38 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::ui::reader::Reader;
 
-/// How often to look for a folder that is missing.
+/// How often to look for what nothing reports: a folder that is missing, the end of a shim whose pid is not known.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The shim that writes a log.
-pub enum Shim {
-    /// The shim lives, or did when it was looked for; `None` if no record names its pid.
-    There(Option<OwnedFd>),
-    /// Nobody holds the folder's lock, so no shim writes the log any more.
-    Gone,
+pub struct Shim {
+    folder: Folder,
+    /// `None` if the record names no process that lives, as where a new shim could not write it yet.
+    pidfd: Option<OwnedFd>,
 }
 
 impl Shim {
-    /// Finds the shim of the task in `folder`, whose record was read.
-    pub fn of(folder: &Folder, record: Option<&Record>) -> Result<Shim> {
+    /// The shim of the task in `folder`, whose record was read.
+    pub fn of(folder: &Folder, record: Option<&Record>) -> Shim {
         let pid = record.and_then(|record| Pid::from_raw(record.shim_pid));
         let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         // Check the lock after opening the pidfd: while it is held, the pid is the shim's, not a stranger's.
-        match folder.owner()? {
-            Owner::Shim => Ok(Shim::There(pidfd)),
-            Owner::Nobody(_) => Ok(Shim::Gone),
-        }
-    }
-
-    fn pidfd(&self) -> Option<&OwnedFd> {
-        match self {
-            Shim::There(pidfd) => pidfd.as_ref(),
-            Shim::Gone => None,
-        }
+        Shim { folder: folder.clone(), pidfd: pidfd.filter(|pidfd| !has_ended(pidfd) && is_held(folder)) }
     }
 
     /// Whether the shim is gone and will write no more.
     pub fn is_gone(&self) -> bool {
-        let Some(pidfd) = self.pidfd() else { return matches!(self, Shim::Gone) };
-        poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        self.pidfd.as_ref().map_or_else(|| !is_held(&self.folder), has_ended)
     }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// Whether a shim holds the folder, as far as we may know.
+fn is_held(folder: &Folder) -> bool {
+    matches!(folder.owner(), Ok(Owner::Shim))
 }
 
 /// Watches folders for changed files.
@@ -67,13 +64,14 @@ impl Watch {
         inotify::add_watch(&self.0, folder, changes).is_ok()
     }
 
-    /// Waits until something has changed, or the shim or the reader of our stdout is gone. If not all folders are
-    /// watched (`complete` is false), waits only a moment.
+    /// Waits until something has changed, or the shim or the reader of our stdout is gone. Waits only a moment if not all
+    /// folders are watched (`complete` is false), or nothing reports the shim's end.
     pub fn wait(&self, shim: &Shim, complete: bool) -> Result<Reader> {
         let stdout = std::io::stdout();
         let mut watched = vec![PollFd::new(&stdout, PollFlags::empty()), PollFd::new(&self.0, PollFlags::IN)];
-        watched.extend(shim.pidfd().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
-        match poll(&mut watched, (!complete).then_some(&LOOK_AGAIN)) {
+        watched.extend(shim.pidfd.iter().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+        let is_reported = complete && shim.pidfd.is_some();
+        match poll(&mut watched, (!is_reported).then_some(&LOOK_AGAIN)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).doing(Kind::Internal, || "cannot wait for changes"),
         }

@@ -2,9 +2,14 @@
 //! whatever that left running; where there are none left, a request is refused and an exit is still reported.
 
 use std::fs;
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, Task, binary, cgroup_of, eventually, fds_of, process_exists};
+use bowline_tests::harness::{
+    Process, Task, binary, cgroup_of, eventually, fds_of, patience, process_exists, unix_sockets,
+};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 /// A task that writes nothing, with what everyone opens once behind it.
@@ -271,4 +276,102 @@ fn where_none_are_left_a_request_is_refused_and_the_exit_is_reported() {
     task.wait().assert_code(7);
     attaches.into_iter().for_each(|attach| drop(attach.finish()));
     host.assert_nothing_left();
+}
+
+/// Leaves the shim with this socket few descriptors, and connects until it has none. Returns the connections that it has
+/// taken.
+fn fill(shim: i32, socket: &Path) -> Vec<UnixStream> {
+    let room = fds_of(shim).len() as u64 + 16;
+    let limit = Rlimit { current: Some(room), maximum: Some(room) };
+    prlimit(Pid::from_raw(shim), Resource::Nofile, limit).expect("root may");
+    let mut held = Vec::new();
+    loop {
+        let before = fds_of(shim).len();
+        let mut client = UnixStream::connect(socket).expect("it listens");
+        client.set_nonblocking(true).expect("a socket");
+        let is_over = eventually("it is taken or turned away", || match client.read(&mut [0]) {
+            Ok(0) => Some(true),
+            Ok(_) | Err(_) => (fds_of(shim).len() > before).then_some(false),
+        });
+        if is_over {
+            return held;
+        }
+        held.push(client);
+    }
+}
+
+/// Begins a command that the shim turns away, and makes room for it once that has happened.
+fn turned_away(host: &Host, shim: i32, ends: impl Fn() -> usize, held: Vec<UnixStream>, args: &[&str]) -> Process {
+    let signal = |signal| kill_process(Pid::from_raw(shim).expect("a pid"), signal).expect("the shim lives");
+    eventually("nobody else is connected", || (ends() == 1 + held.len()).then_some(()));
+    signal(Signal::STOP);
+    let command = host.spawn(args);
+    eventually("it has asked", || (ends() > 1 + held.len()).then_some(()));
+    signal(Signal::CONT);
+    eventually("it is turned away", || (ends() == 1 + held.len()).then_some(()));
+    drop(held);
+    command
+}
+
+#[test]
+fn what_ends_a_task_is_asked_again_where_none_are_left_or_goes_past_the_shim() {
+    let host = Host::new();
+    for verb in [&["rm", "-f"][..], &["stop", "--grace=0"]] {
+        let task = host.task("exec sleep 1000").start();
+        let shim = task.shim_pid();
+        eventually("nobody is connected", || (task.socket_ends() == 1).then_some(()));
+        let held = fill(shim, &task.file("shim.sock"));
+        let args = [verb, &[task.id()]].concat();
+        turned_away(&host, shim, || task.socket_ends(), held, &args).finish().assert_code(0);
+        assert!(verb[0] != "rm" || !task.file("lock").exists());
+    }
+    let task = host.task("exec sleep 1000").start();
+    let shim = task.shim_pid();
+    eventually("nobody is connected", || (task.socket_ends() == 1).then_some(()));
+    let held = fill(shim, &task.file("shim.sock"));
+    for _ in 0..20 {
+        let mut client = UnixStream::connect(task.file("shim.sock")).expect("it listens");
+        client.set_read_timeout(Some(patience())).expect("a socket");
+        assert_eq!(client.read(&mut [0]).expect("it is closed"), 0);
+    }
+    let said = task.log("shim.log");
+    assert_eq!(said.matches("sent away").count(), 1, "{said}");
+    // Where there is no room at all.
+    task.bowline("kill", []).assert_code(0);
+    drop(held);
+    task.wait().assert_killed_by("KILL");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_is_removed_by_force_whose_waiters_leave_its_shim_none() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let shim = task.shim_pid();
+    eventually("nobody is connected", || (task.socket_ends() == 1).then_some(()));
+    let held = fill(shim, &task.file("shim.sock"));
+    let count = held.len();
+    drop(held);
+    let waiters: Vec<Process> = (0..count + 4).map(|_| host.spawn(["wait", task.id()])).collect();
+    eventually("clients are sent away", || {
+        (task.socket_ends() > count && task.log("shim.log").matches("sent away").count() > 1).then_some(())
+    });
+    task.bowline("rm", ["-f"]).assert_code(0);
+    assert!(!task.file("lock").exists());
+    waiters.into_iter().for_each(|waiter| drop(waiter.finish()));
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_sandbox_is_removed_by_force_whose_shim_has_none_left() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let member = sandbox.task("exec sleep 1000").start();
+    let shim = sandbox.shim_pid();
+    let ends = || unix_sockets(&sandbox.file("shim"));
+    eventually("nobody is connected", || (ends() == 1).then_some(()));
+    let held = fill(shim, &sandbox.file("shim.sock"));
+    turned_away(&host, shim, ends, held, &["sandbox", "rm", "-f", sandbox.id()]).finish().assert_code(0);
+    assert!(!sandbox.file("lock").exists() && !member.file("lock").exists());
+    host.assert_nothing_left_without_rm();
 }

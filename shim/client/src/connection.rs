@@ -57,9 +57,22 @@ async fn living(folder: &Folder) -> io::Result<UnixStream> {
     }
 }
 
+/// Whether the shim of `folder` lives and accepts connections. Its children may have its socket for a moment longer.
+pub async fn is_there(folder: &Folder) -> bool {
+    match living(folder).await {
+        Ok(stream) => other_end(&stream).is_none_or(|pid| proc_stat::read(pid).is_some()),
+        // The socket's backlog is full.
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
 /// Whether the process that listens, if we see it, exits or is killed.
 fn other_end_ends(stream: &UnixStream) -> bool {
-    let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    let stat = pid.filter(|pid| *pid > 0).and_then(proc_stat::read);
+    let stat = other_end(stream).and_then(proc_stat::read);
     stat.is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| stat.ends()))
+}
+
+/// The process that listens, if we see it.
+fn other_end(stream: &UnixStream) -> Option<i32> {
+    stream.peer_cred().ok()?.pid().filter(|pid| *pid > 0)
 }

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use bowline_executor::{
-    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim,
+    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, PastShim, Result, died_with_shim, kill_shim,
     remove_unwritten, undo, undo_rest, until_free,
 };
 use bowline_spec::id::TaskId;
@@ -56,7 +56,7 @@ pub async fn stop(
 ) -> Result<ExitReport> {
     let grace = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
     loop {
-        let shim = match find_or_adopt(folder, id, programs).await? {
+        let mut shim = match find_or_adopt(folder, id, programs).await? {
             Presence::Live(shim) => shim,
             // The task has already ended.
             Presence::Exited(report) if report.shim_died => return Err(dead(id)),
@@ -72,7 +72,7 @@ pub async fn stop(
         }
         // The task may have ended by itself, and its shim with it, before the request.
         match (shim.wait_answering().await?, asked) {
-            // The next shim is asked too, as this one may not have heard of it.
+            // The next shim is asked too, as this one may not have heard of it; so is one that turned us away.
             (None, _) => {}
             (Some(_), Err(error)) if error.kind() == Kind::Usage => return Err(error),
             (Some(report), _) if report.shim_died => return Err(dead(id)),
@@ -124,23 +124,26 @@ pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Program
 }
 
 async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<How> {
-    let found = match find(folder, id).await {
-        // No shim answers, and its records cannot be read.
-        Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
-        Ok(Presence::Dead) if !force && runs(folder) => find_or_adopt(folder, id, programs).await?,
-        found => found?,
-    };
-    match found {
-        // A task whose folder is not held has ended, as its report is written before anybody hears of its end. Or it is
-        // a member whose starter was killed: the sandbox's shim knows nothing of it.
-        Presence::Live(shim) if is_held(folder)? => {
-            if let Some(report) = end(&shim, folder, id, force).await? {
-                return Ok(How::Unwritten(Box::new(report)));
-            }
+    loop {
+        let found = match find(folder, id).await {
+            // No shim answers, and its records cannot be read.
+            Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+            Ok(Presence::Dead) if !force && runs(folder) => find_or_adopt(folder, id, programs).await?,
+            found => found?,
+        };
+        match found {
+            // A task whose folder is not held has ended, as its report is written before anybody hears of its end. Or it
+            // is a member whose starter was killed: the sandbox's shim knows nothing of it.
+            Presence::Live(shim) if is_held(folder)? => match end(shim, folder, id, force).await? {
+                Some(report) if report.unwritten.is_some() => return Ok(How::Unwritten(Box::new(report))),
+                Some(_) => break,
+                // Whoever has the task now is asked.
+                None => {}
+            },
+            Presence::Live(_) | Presence::Exited(_) => break,
+            Presence::Dead => return Ok(How::Dead(force)),
+            Presence::Starting => return Err(starting(id)),
         }
-        Presence::Live(_) | Presence::Exited(_) => {}
-        Presence::Dead => return Ok(How::Dead(force)),
-        Presence::Starting => return Err(starting(id)),
     }
     // Wait until the shim is done with output and cgroups.
     let lock = lock_after(folder).await?;
@@ -156,8 +159,9 @@ pub fn runs(folder: &Folder) -> bool {
     matches!(folder.record(), Ok(Some(record)) if record.runs())
 }
 
-/// Ends a running task if `force` allows it. Returns its report if the shim cannot write that.
-async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<Option<ExitReport>> {
+/// Ends a running task if `force` allows it. Returns its report; `None` where the shim has none, as it died or the task's
+/// launch was given up.
+async fn end(mut shim: Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<Option<ExitReport>> {
     if !force {
         if let Ok(Some(state)) = shim.state().await
             && let Some(report) = unwritten(&state)?
@@ -179,7 +183,7 @@ async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<O
         }
         Err(error) if error.kind() == Kind::Unavailable => Err(error),
         // The task may end before the shim gets the request.
-        Ok(()) | Err(_) => shim.wait_answering().await.map(|report| report.filter(|report| report.unwritten.is_some())),
+        Ok(()) | Err(_) => shim.wait_answering().await,
     }
 }
 
@@ -199,11 +203,14 @@ impl Removal {
         let left_alone = match how {
             How::Ended(lock) => remove_ended(&folder, lock, &programs)?,
             How::Unwritten(report) => remove_unwritten(&folder, &report)?,
-            How::Dead(force) => clean_up(&folder, force, &programs)?,
+            How::Dead(force) => clean_up(&folder, unheld(&folder)?, force, &programs)?,
             How::Silent => {
                 kill_shim(&folder)?;
-                drop(until_free(&folder)?);
-                let left_alone = clean_up(&folder, true, &programs)?;
+                // Whoever waits for the task has a new shim take it over, which leaves once the task has ended.
+                if let Ok(task) = PastShim::reach(&folder) {
+                    let _ = task.stop(Some(Signal::KILL), Some(Duration::ZERO));
+                }
+                let left_alone = clean_up(&folder, until_free(&folder)?, true, &programs)?;
                 return Ok(Removed { left_alone, past_shim: true });
             }
         };
@@ -222,11 +229,7 @@ pub fn remove_ended(folder: &Folder, lock: Lock, programs: &Programs) -> Result<
 }
 
 /// Removes what a dead shim has left. If its records are damaged, `force` is needed.
-fn clean_up(folder: &Folder, force: bool, programs: &Programs) -> Result<LeftAlone> {
-    let Owner::Nobody(lock) = folder.owner()? else {
-        return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
-            .hint("somebody else is launching or removing this task; try again in a moment"));
-    };
+fn clean_up(folder: &Folder, lock: Lock, force: bool, programs: &Programs) -> Result<LeftAlone> {
     if !force {
         folder.record()?;
         folder.exit()?;
@@ -234,4 +237,13 @@ fn clean_up(folder: &Folder, force: bool, programs: &Programs) -> Result<LeftAlo
     let alone = undo(folder, &programs.systemd()?)?;
     folder.remove(lock)?;
     Ok(alone)
+}
+
+/// The lock of a folder that nobody holds.
+fn unheld(folder: &Folder) -> Result<Lock> {
+    match folder.owner()? {
+        Owner::Nobody(lock) => Ok(lock),
+        Owner::Shim => Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
+            .hint("somebody else is launching or removing this task; try again in a moment")),
+    }
 }

@@ -113,6 +113,15 @@ pub fn silent(id: &str) -> Error {
         .hint("somebody may have stopped or frozen it; `bowline stop`, `kill` and `rm -f` go past it")
 }
 
+/// The error for a shim that lives and closes a connection without an answer.
+pub fn turned_away(id: &str) -> Error {
+    Error::new(
+        Kind::Unavailable,
+        format!("the shim of {id} has turned this call away: it may have as many files open as it may"),
+    )
+    .hint("try again once others have left it; `bowline stop`, `kill` and `rm -f` go past it")
+}
+
 /// Takes the lock of a folder as soon as its leaving shim is gone.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ use bowline_spec::id::TaskId;
 
 use crate::adopt::find_or_adopt;
 use crate::connection::patient;
+use crate::patience::Patience;
 use crate::shim::{Presence, Shim};
 use crate::spawn::Programs;
 use bowline_protocol::wire::from_status;
@@ -58,21 +59,26 @@ pub async fn of(state: &StateDir, id: &TaskId, programs: &Programs) -> Result<Sh
 
 impl Shim {
     /// The error of a failed call about the sandbox itself.
-    fn refused(&self, error: &ttrpc::Error) -> Error {
-        from_status(error).unwrap_or_else(|| {
-            if matches!(self.folder.exists(), Ok(false)) {
-                return Error::new(Kind::NotFound, format!("there is no sandbox named {}", self.id))
-                    .hint("`bowline sandbox ls` lists all");
+    async fn refused(&self, error: &ttrpc::Error) -> Error {
+        match from_status(error) {
+            Some(told) => told,
+            None if matches!(self.folder.exists(), Ok(false)) => {
+                Error::new(Kind::NotFound, format!("there is no sandbox named {}", self.id))
+                    .hint("`bowline sandbox ls` lists all")
             }
-            let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
-            let last = log.lines().last().unwrap_or("it left no word in shim.log");
-            Error::new(Kind::Internal, format!("the shim of sandbox {} broke off: {error}; {last}", self.id))
-        })
+            None => self.broke_off().await,
+        }
     }
 
     /// The result of `call`, or an error when the shim stops answering.
     async fn told<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
-        self.unless_silent(async { call.await.map_err(|e| self.refused(&e)) }).await
+        let answer = async {
+            match call.await {
+                Ok(answer) => Ok(answer),
+                Err(error) => Err(self.refused(&error).await),
+            }
+        };
+        self.unless_silent(answer).await
     }
 
     /// This shim, asked about the member with this folder.
@@ -110,16 +116,23 @@ impl Shim {
     }
 
     /// Removes the sandbox; `force` kills its members first. Returns the helpers that live on in the root cgroup.
-    /// Succeeds if the shim dies or leaves by itself: the caller then cleans up the rest.
-    pub async fn remove_sandbox(&self, force: bool) -> Result<Vec<i32>> {
+    /// `None` if the shim dies or leaves by itself: another may have the sandbox, or the caller cleans up the rest. A shim
+    /// that turns us away is asked again until it counts as not answering.
+    pub async fn remove_sandbox(&mut self, force: bool) -> Result<Option<Vec<i32>>> {
         let request = RemoveSandboxRequest { force, ..RemoveSandboxRequest::default() };
-        let removed = async {
-            match self.client.remove_sandbox(patient(), &request).await {
-                Ok(response) => Ok(response.moved),
-                Err(error) if from_status(&error).is_none_or(|told| told.kind() == Kind::NotFound) => Ok(Vec::new()),
-                Err(error) => Err(self.refused(&error)),
+        let folder = self.folder.clone();
+        let mut patience = Patience::with(&folder);
+        loop {
+            let removed = async { Ok(self.client.remove_sandbox(patient(), &request).await) };
+            match self.unless_silent(removed).await? {
+                Ok(response) => return Ok(Some(response.moved)),
+                Err(error) if self.connects_again(&error, &mut patience).await? => {}
+                Err(error) => match from_status(&error) {
+                    None => return Ok(None),
+                    Some(told) if told.kind() == Kind::NotFound => return Ok(Some(Vec::new())),
+                    Some(told) => return Err(told),
+                },
             }
-        };
-        self.unless_silent(removed).await
+        }
     }
 }

@@ -12,8 +12,8 @@ use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
-use crate::connection::{connect_at, connect_watched, patient};
-use crate::patience::{self, BEFORE_ASKING, BETWEEN_POLLS, POLLS, Patience, lock_after, silent};
+use crate::connection::{connect_at, connect_watched, is_there, patient};
+use crate::patience::{self, BEFORE_ASKING, BETWEEN_POLLS, POLLS, Patience, lock_after, silent, turned_away};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process,
     ResizeRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, WindowSize,
@@ -154,19 +154,14 @@ impl Shim {
     }
 
     /// The error of a failed call; explains a broken connection by what the shim has left behind.
-    pub(crate) fn failed(&self, error: &ttrpc::Error) -> Error {
+    pub(crate) async fn failed(&self, error: &ttrpc::Error) -> Error {
         let told = from_status(error);
         let is_gone = told.as_ref().is_none_or(|error| error.kind() == Kind::NotFound);
         if is_gone && matches!(self.folder.exit(), Ok(Some(_))) {
             return exited(&self.id);
         }
         let Some(told) = told else {
-            if matches!(self.folder.exists(), Ok(false)) {
-                return unknown(&self.id);
-            }
-            let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
-            let last = log.lines().last().unwrap_or("it left no word in shim.log");
-            return Error::new(Kind::Internal, format!("the shim of task {} broke off: {error}; {last}", self.id));
+            return if matches!(self.folder.exists(), Ok(false)) { unknown(&self.id) } else { self.broke_off().await };
         };
         match (told.kind(), told.hint_text()) {
             (Kind::NotFound | Kind::WrongState, None) => {
@@ -176,9 +171,59 @@ impl Shim {
         }
     }
 
+    /// The error of a call whose connection broke: the shim lives and has turned the call away, or it went.
+    pub(crate) async fn broke_off(&self) -> Error {
+        if self.turns_away().await {
+            return turned_away(&self.id);
+        }
+        let (id, log) = (&self.id, self.folder.file("shim.log"));
+        let (what, inspect) =
+            if self.folder.is_sandbox() { ("sandbox", "sandbox inspect") } else { ("task", "inspect") };
+        let message = format!(
+            "the shim of {what} {id} was killed or broke off while it served this call; whether the call had its effect is not known"
+        );
+        let more = match log.metadata() {
+            Ok(meta) if meta.len() > 0 => format!("; {} may say more", log.display()),
+            Ok(_) | Err(_) => String::new(),
+        };
+        let hint =
+            format!("`bowline {inspect} {id}` tells how the {what} stands; the next command gets a new shim{more}");
+        Error::new(Kind::Internal, message).hint(hint)
+    }
+
     /// The result of `call`, or an error when the shim stops answering.
     async fn answer<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
-        self.unless_silent(async { call.await.map_err(|e| self.failed(&e)) }).await
+        self.unless_silent(async { self.explained(call.await).await }).await
+    }
+
+    /// What a call was answered, or why it failed.
+    async fn explained<T>(&self, answer: ttrpc::Result<T>) -> Result<T> {
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.failed(&error).await),
+        }
+    }
+
+    /// Whether the shim lives and accepts connections although it has closed ours.
+    async fn turns_away(&self) -> bool {
+        is_there(&self.folder).await && !self.has_successor()
+    }
+
+    /// Connects anew to a shim that may have turned us away, for the call that failed so. Returns whether that is to be
+    /// made again.
+    ///
+    /// # Errors
+    /// `Unavailable` once the shim counts as not answering.
+    pub(crate) async fn connects_again(&mut self, failed: &ttrpc::Error, patience: &mut Patience<'_>) -> Result<bool> {
+        if from_status(failed).is_some() || self.has_successor() {
+            return Ok(false);
+        }
+        if patience.is_over().await {
+            return Err(turned_away(&self.id));
+        }
+        let Ok((client, connection)) = connect_watched(&self.folder).await else { return Ok(false) };
+        (self.client, self.connection) = (client, Some(Arc::new(connection)));
+        Ok(!self.has_successor())
     }
 
     /// The result of `call`, which explains its own failure, or an error when the shim stops answering.
@@ -252,12 +297,13 @@ impl Shim {
         request.id.clone_from(&self.id);
         match self.client.launch(patient(), &request).await {
             Ok(launched) => Ok(Ok(launched)),
-            Err(error) if from_status(&error).is_none() => Ok(Err(self.failed(&error))),
-            Err(error) => Err(self.failed(&error)),
+            Err(error) if from_status(&error).is_none() => Ok(Err(self.failed(&error).await)),
+            Err(error) => Err(self.failed(&error).await),
         }
     }
 
-    /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task.
+    /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task, or turned
+    /// us away and is to be asked again.
     pub async fn wait(&self) -> Result<Option<ExitReport>> {
         match self.client.wait(patient(), &self.request()).await {
             Ok(response) => {
@@ -266,10 +312,15 @@ impl Shim {
             }
             // Nobody has asked the shim to launch the task yet.
             Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
-            // A new shim has taken the task over, or this one turned us away, for example because it has too many files open.
+            // It may have as many files open as it may. Nothing tells when there is room.
+            Err(error) if from_status(&error).is_none() && !has_report(&self.folder)? && self.turns_away().await => {
+                sleep(AGAIN).await;
+                Ok(None)
+            }
+            // A new shim has taken the task over.
             Err(error) if patience::serves(&self.folder).await => match self.has_successor() {
                 true => Ok(None),
-                false => Err(self.failed(&error)),
+                false => Err(self.failed(&error).await),
             },
             // The shim went before it answered: it left a report, or died.
             Err(_) => self.left().await,
@@ -306,7 +357,7 @@ impl Shim {
         self.socket.zip(now).is_some_and(|(then, now)| then != now)
     }
 
-    /// Waits for the end of a task that was asked to end; `None` when the shim died before the task.
+    /// Like [`Shim::wait`], for a task that was asked to end.
     ///
     /// # Errors
     /// `Unavailable` when the shim stops answering meanwhile.
@@ -324,10 +375,18 @@ impl Shim {
         self.answer(self.client.signal(patient(), &request)).await.map(drop)
     }
 
-    /// Begins to shut the task down.
-    pub async fn stop(&self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
+    /// Begins to shut the task down. A shim that turns us away is asked again until it counts as not answering.
+    pub async fn stop(&mut self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
         let request = StopRequest { id: self.id.clone(), signal, grace_ms, ..StopRequest::default() };
-        self.answer(self.client.stop(patient(), &request)).await.map(drop)
+        let folder = self.folder.clone();
+        let mut patience = Patience::with(&folder);
+        loop {
+            let asked = self.unless_silent(async { Ok(self.client.stop(patient(), &request).await) }).await?;
+            match asked {
+                Err(error) if self.connects_again(&error, &mut patience).await? => {}
+                asked => return self.explained(asked).await.map(drop),
+            }
+        }
     }
 
     /// Freezes all processes of the task.
@@ -348,7 +407,7 @@ impl Shim {
         if request.detached {
             self.serves(DETACHES).await?;
         }
-        self.client.exec(patient(), &request).await.map_err(|e| self.failed(&e))
+        self.explained(self.client.exec(patient(), &request).await).await
     }
 
     /// Kills the exec that is named so, and what it has started.

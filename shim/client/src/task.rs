@@ -27,7 +27,7 @@ use crate::spawn::Programs;
 ///
 /// - `NotFound`: the task was removed.
 /// - `WrongState`: the task has ended, its shim has died, or it is still being launched.
-/// - `Unavailable`: the shim lives and has not answered for two seconds.
+/// - `Unavailable`: the shim lives and has not answered for two seconds, or has too many files open to take a call.
 /// - `Unsupported`: the shim is of an older bowline, which lacks a call that this library needs.
 #[derive(Debug, Clone)]
 pub struct Task {

@@ -44,10 +44,14 @@ impl Shim {
             answer = self.client.upgrade(patient(), &request) => answer,
             error = self.silence_of(POLLS_OF_AN_UPGRADE) => return Err(error),
         };
-        answer.map(|answer| answer.version).map_err(|error| {
-            let how = format!("let task {0} end or stop it, and start it again: `bowline stop {0}`", self.id);
-            if is_unknown_call(&error) { too_old(how) } else { self.failed(&error) }
-        })
+        match answer {
+            Ok(answer) => Ok(answer.version),
+            Err(error) if is_unknown_call(&error) => {
+                let how = format!("let task {0} end or stop it, and start it again: `bowline stop {0}`", self.id);
+                Err(too_old(how))
+            }
+            Err(error) => Err(self.failed(&error).await),
+        }
     }
 }
 

@@ -165,7 +165,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
                         shim = new;
                         // The one that died may not have heard of it.
                         if let Some(grace) = asked {
-                            past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+                            past_shim = stop(&mut shim, up.folder(), id, grace).await.or(past_shim);
                         }
                         continue;
                     }
@@ -187,7 +187,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
             () = &mut late, if !is_late => {
                 is_late = true;
                 // No news for a shim that has stopped the task: this does not shorten the grace.
-                past_shim = stop(&shim, up.folder(), id, None).await.or(past_shim);
+                past_shim = stop(&mut shim, up.folder(), id, None).await.or(past_shim);
             }
             () = &mut still_there => {
                 still_there.set(after(None));
@@ -199,7 +199,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
             happened = session.happened() => match happened {
                 Happened::Interrupted(_) => {
                     asked = Some(grace);
-                    past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+                    past_shim = stop(&mut shim, up.folder(), id, grace).await.or(past_shim);
                     still_there.set(after(grace.is_none().then_some(QUIET)));
                     grace = Some(0);
                 }
@@ -229,7 +229,7 @@ fn tell_of_grace(task: &Task, id: &TaskId) {
 }
 
 /// Stops the task through its shim. If the shim does not answer, starts to stop the task past it.
-async fn stop(shim: &Shim, folder: &Folder, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
+async fn stop(shim: &mut Shim, folder: &Folder, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
     match shim.stop(None, grace).await {
         Err(error) if error.kind() == Kind::Unavailable => {
             complain(&format!("{error}; task {id} is stopped past it"), None);

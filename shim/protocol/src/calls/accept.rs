@@ -18,6 +18,7 @@ const NO_ROOM: Duration = Duration::from_millis(100);
 /// The next connection to `listener`. The socket's permissions already keep other users out; this check holds even if
 /// somebody changes them.
 pub async fn next(listener: &UnixListener) -> UnixStream {
+    let mut is_full = false;
     loop {
         match listener.accept().await.and_then(|(connection, _)| of_our_user(connection)) {
             Ok(connection) => return connection,
@@ -26,7 +27,10 @@ pub async fn next(listener: &UnixListener) -> UnixStream {
                 tracing::warn!(%error, "a connection was closed");
             }
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
-                tracing::error!(%error, "a client is sent away: the shim has as many files open as it may");
+                if !is_full {
+                    tracing::error!(%error, "clients are sent away: the shim has as many files open as it may");
+                }
+                is_full = true;
                 // Accept and close it at once. This fails if another process of the host took the spare descriptor
                 // first.
                 if !spare::lend(|| rustix::net::accept(listener).is_ok()) {

@@ -42,15 +42,18 @@ pub async fn replaced(state: &StateDir, id: Option<&TaskId>) -> Result<()> {
 /// Removes one sandbox; with `force`, kills its members first.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = bowline_client::sandbox::folder(state, id)?;
-    match remove_by_shim(state, &folder, id, force).await {
+    let moved = match remove_by_shim(state, &folder, id, force).await {
         Err(error) if force && error.kind() == Kind::Unavailable => {
-            let folder = folder.clone();
-            let killed = tokio::task::spawn_blocking(move || kill_shim(&folder).and_then(|()| until_free(&folder)));
-            drop(killed.await.doing(Kind::Internal, || "cannot end the shim")??);
+            let of = folder.clone();
+            let killed = tokio::task::spawn_blocking(move || kill_shim(&of)).await;
+            killed.doing(Kind::Internal, || "cannot end the shim")??;
             complain(&format!("the shim of sandbox {id} was not answering: it was killed with the members"), None);
+            // Whoever waits for a member may have had a new shim take the sandbox over.
+            remove_by_shim(state, &folder, id, force).await?
         }
-        done => tell_moved(id, &done?),
-    }
+        done => done?,
+    };
+    tell_moved(id, &moved);
     let lock = lock_after(&folder).await?;
     let (state, id) = (state.clone(), id.clone());
     let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder, lock, force));
@@ -67,17 +70,23 @@ fn tell_moved(id: &TaskId, pids: &[i32]) {
 /// Asks the sandbox's shim to take the sandbox down, if the shim lives; without force, a sandbox whose members run gets a
 /// new one. Returns the helpers that live on.
 async fn remove_by_shim(state: &StateDir, folder: &Folder, id: &TaskId, force: bool) -> Result<Vec<i32>> {
-    let found = match bowline_client::find(folder, id).await {
-        Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
-        Ok(Presence::Dead) if !force && state.members(id)?.iter().any(|member| runs(&state.folder(member))) => {
-            find_or_adopt(folder, id, &Programs::default()).await?
+    loop {
+        let found = match bowline_client::find(folder, id).await {
+            Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+            Ok(Presence::Dead) if !force && state.members(id)?.iter().any(|member| runs(&state.folder(member))) => {
+                find_or_adopt(folder, id, &Programs::default()).await?
+            }
+            found => found?,
+        };
+        match found {
+            Presence::Live(mut shim) => {
+                if let Some(moved) = shim.remove_sandbox(force).await? {
+                    return Ok(moved);
+                }
+            }
+            Presence::Starting => return Err(bowline_client::sandbox::starting(id)),
+            Presence::Dead | Presence::Exited(_) => return Ok(Vec::new()),
         }
-        found => found?,
-    };
-    match found {
-        Presence::Live(shim) => shim.remove_sandbox(force).await,
-        Presence::Starting => Err(bowline_client::sandbox::starting(id)),
-        Presence::Dead | Presence::Exited(_) => Ok(Vec::new()),
     }
 }
 

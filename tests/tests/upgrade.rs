@@ -409,6 +409,30 @@ fn a_task_whose_shim_died_gets_a_new_one() {
 }
 
 #[test]
+fn a_shim_that_is_killed_as_it_is_asked_has_died_and_does_not_run_on() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    for flags in [&[][..], &["--dry-run"]] {
+        let shim = rustix::process::Pid::from_raw(task.shim_pid()).expect("a pid");
+        eventually("nobody is connected", || (task.socket_ends() == 1).then_some(()));
+        rustix::process::kill_process(shim, Signal::STOP).expect("it lives");
+        let upgrade = host.spawn(["upgrade", task.id()].iter().chain(flags));
+        eventually("it has asked", || (task.socket_ends() >= 2).then_some(()));
+        task.crash_shim();
+        let ran = upgrade.finish();
+        ran.assert_code(0).assert_says(task.id());
+        assert!(ran.err().contains(&format!("the shim of task {}", task.id())) && ran.err().contains("died"), "{ran}");
+        assert!(!ran.err().contains("runs on as it was"), "{ran}");
+    }
+    assert_eq!(task.log("shim.log").matches("took over").count(), 1, "{}", task.log("shim.log"));
+    touch(program, "end");
+    task.wait().assert_code(7);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_shim_of_before_there_were_upgrades_says_so_and_what_to_do() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();

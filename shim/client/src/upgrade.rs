@@ -24,12 +24,12 @@ use crate::shim::{AGAIN, ANSWERS_WITHIN, Shim};
 
 impl Shim {
     /// Replaces the shim's program by the one at `program`, which goes on with the task; or only asks it whether it
-    /// could. Returns its version.
+    /// could. Returns its version; the inner error is that of a shim that went before it had answered.
     ///
     /// # Errors
     /// Why the shim runs on as it was; `Unsupported` when it is too old for this, `Unavailable` when it stops answering:
     /// it may be upgraded once it goes on.
-    pub async fn upgrade(&self, program: &Path, dry_run: bool) -> Result<String> {
+    pub async fn upgrade(&self, program: &Path, dry_run: bool) -> Result<Result<String>> {
         prepare(program)?;
         // A stopped shim would be upgraded when it goes on, whatever the caller has done instead. Any other error is that
         // of the upgrade too.
@@ -45,12 +45,15 @@ impl Shim {
             error = self.silence_of(POLLS_OF_AN_UPGRADE) => return Err(error),
         };
         match answer {
-            Ok(answer) => Ok(answer.version),
+            Ok(answer) => Ok(Ok(answer.version)),
             Err(error) if is_unknown_call(&error) => {
                 let how = format!("let task {0} end or stop it, and start it again: `bowline stop {0}`", self.id);
                 Err(too_old(how))
             }
-            Err(error) => Err(self.failed(&error).await),
+            Err(error) => match self.failed(&error).await {
+                broken if from_status(&error).is_none() && broken.kind() != Kind::Unavailable => Ok(Err(broken)),
+                refused => Err(refused),
+            },
         }
     }
 }
@@ -80,7 +83,10 @@ pub async fn upgrade_at(socket: &Path, program: &Path, dry_run: bool) -> Result<
         if is_unknown_call(&error) {
             return too_old("let its containers end or restart them, as their manager has it: `kubectl rollout restart`, `docker restart`");
         }
-        let broken = || Error::new(Kind::Unavailable, format!("the shim at {at} broke off: {error}"));
+        let broken = || {
+            Error::new(Kind::Unavailable, format!("the shim at {at} was killed or broke off before it had answered"))
+                .hint("`ctr -n NAMESPACE tasks ls` lists the containers that run; containerd cleans up after a shim that died")
+        };
         from_status(&error).unwrap_or_else(broken)
     })
 }

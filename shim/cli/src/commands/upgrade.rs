@@ -120,6 +120,15 @@ async fn shims(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
 }
 
 async fn upgrade(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<()> {
+    match upgrade_once(state, id, wanted).await? {
+        Ok(()) => Ok(()),
+        // Like one that had died before.
+        Err(_) => upgrade_once(state, id, wanted).await?,
+    }
+}
+
+/// The inner error is that of a shim that died meanwhile.
+async fn upgrade_once(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<Result<()>> {
     let folder = state.folder(id);
     match find(&folder, id).await? {
         Presence::Live(shim) => replace(id, &shim, wanted).await,
@@ -130,18 +139,20 @@ async fn upgrade(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<()> {
     }
 }
 
-/// Replaces the program of a running shim.
-async fn replace(id: &TaskId, shim: &Shim, wanted: &Wanted) -> Result<()> {
+/// Replaces the program of a running shim; the inner error is that of one that died meanwhile.
+async fn replace(id: &TaskId, shim: &Shim, wanted: &Wanted) -> Result<Result<()>> {
     match shim.upgrade(&wanted.program, wanted.dry_run).await {
-        Ok(_) => say(id),
+        Ok(Ok(_)) => say(id).map(Ok),
+        Ok(Err(died)) => Ok(Err(died)),
         // It may be upgraded once it goes on.
         Err(error) if error.kind() == Kind::Unavailable => Err(error),
         Err(error) => Err(error.within(format_args!("the shim of {id} runs on as it was"))),
     }
 }
 
-/// Starts a new shim for a task or a sandbox whose shim died, of the installed program first.
-async fn give_shim(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<()> {
+/// Starts a new shim for a task or a sandbox whose shim died, of the installed program first; the inner error is that of
+/// a new one that died too.
+async fn give_shim(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<Result<()>> {
     let folder = state.folder(id);
     let what = if folder.is_sandbox() { "sandbox" } else { "task" };
     if wanted.dry_run {
@@ -149,12 +160,12 @@ async fn give_shim(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<()>
             return Err(adopt::refused(state, id)?);
         }
         complain(&format!("the shim of {what} {id} died: a new one would take the {what} over"), None);
-        return say(id);
+        return say(id).map(Ok);
     }
     match find_or_adopt(&folder, id, &Programs::default()).await? {
         Presence::Live(shim) => {
             complain(&format!("the shim of {what} {id} had died: a new one has taken the {what} over"), None);
-            if wanted.installed { say(id) } else { replace(id, &shim, wanted).await }
+            if wanted.installed { say(id).map(Ok) } else { replace(id, &shim, wanted).await }
         }
         Presence::Dead => Err(adopt::refused(state, id)?),
         Presence::Exited(_) => Err(exited(id)),

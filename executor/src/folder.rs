@@ -151,9 +151,25 @@ impl Folder {
     /// The record of the task; `None` when its launch never got so far.
     ///
     /// # Errors
-    /// `Damaged` when it cannot be read.
+    /// `Damaged` when it cannot be read, or is gone although the task was launched.
     pub fn record(&self) -> Result<Option<Record>> {
-        self.read(RECORD).map_err(|error| self.hinted(error, "rm"))
+        let record = self.read(RECORD).and_then(|record| match record {
+            // Written meanwhile, or removed by somebody.
+            None if self.has_reserved() => self.read(RECORD),
+            record => Ok(record),
+        });
+        let record = match record {
+            Ok(None) if self.has_reserved() => {
+                Err(Error::new(Kind::Damaged, format!("{} is missing", self.file(RECORD).display())))
+            }
+            record => record,
+        };
+        record.map_err(|error| self.hinted(error, "rm"))
+    }
+
+    /// Whether the launch of a task with a folder of ours has got beyond its record, and the task has no report yet.
+    fn has_reserved(&self) -> bool {
+        self.is_locked_by_us() && self.file(RESERVED).exists()
     }
 
     /// What a damaged record says of the task's cgroups, if it says anything.
@@ -202,9 +218,9 @@ impl Folder {
 
     /// Removes what a refused launch has left.
     pub fn forget_launch(&self) {
-        self.forget_record();
         // A launch that was refused early has reserved nothing.
         let _ = fs::remove_file(self.file(RESERVED));
+        self.forget_record();
     }
 
     /// Reserves room for the exit report.

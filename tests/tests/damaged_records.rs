@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, binary, eventually, hierarchy, only_v2, process_exists};
+use bowline_tests::harness::{Ran, Task, binary, eventually, hierarchy, only_v2, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -119,6 +119,40 @@ fn rm_f_ends_what_a_damaged_task_has_left() {
         assert!(!task.file("task.json").exists(), "{how}");
         assert!(host.cgroup(&format!("/bowline/{}", task.id())).there().is_empty(), "{how}");
     }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_damaged_task_without_a_shim_is_named_by_all_that_need_one() {
+    let host = Host::new();
+    let (task, pids) = dead(&host);
+    let (other, _) = dead(&host);
+    let whole = read(&task.file("task.json"));
+    let hint = format!("bowline rm -f {}", task.id());
+    let named = |ran: &Ran| {
+        ran.assert_code(125);
+        assert!(ran.err().contains("task.json") && ran.err().contains(&hint), "{ran}");
+    };
+    for is_there in [true, false] {
+        match is_there {
+            true => fs::write(task.file("task.json"), &whole[..whole.len() / 2]).expect("ours"),
+            false => fs::remove_file(task.file("task.json")).expect("ours"),
+        }
+        for verb in ["adopt", "upgrade", "stop", "kill", "pause", "wait", "rm"] {
+            named(&task.bowline(verb, []));
+        }
+        named(&task.bowline("exec", ["--", "true"]));
+        for verb in ["adopt", "upgrade"] {
+            let ran = host.bowline([verb, "--all"]);
+            named(&ran);
+            assert_eq!(ran.out(), other.id(), "{ran}");
+            other.kill_shim(other.shim_pid());
+        }
+    }
+    assert!(pids.iter().all(|pid| process_exists(*pid)), "nothing is touched without force");
+    task.bowline("rm", ["-f"]).assert_code(0);
+    assert_ended(&pids);
+    other.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left_without_rm();
 }
 

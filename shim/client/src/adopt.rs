@@ -29,7 +29,7 @@ const MOST: usize = 20;
 /// Who answers for the task in `folder`: a new shim, where its shim died and the task can be taken over.
 ///
 /// # Errors
-/// As [`find`]; why a new shim could not take the task over.
+/// As [`find`]; `Damaged` for the record of a task whose shim died; why a new shim could not take the task over.
 pub async fn find_or_adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<Presence> {
     for _ in 0..MOST {
         // It may be one that we have started.
@@ -59,9 +59,9 @@ pub async fn live(folder: &Folder, id: &str, programs: &Programs) -> Result<Shim
 /// from whomever: else it cannot be taken over.
 ///
 /// # Errors
-/// `Internal` when the new shim fails.
+/// `Damaged` for records that cannot be read; `Internal` when the new shim fails.
 pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<bool> {
-    let Some(Orphan { folder, shim_cgroup, events }) = undamaged(orphan(folder))?.flatten() else { return Ok(false) };
+    let Some(Orphan { folder, shim_cgroup, events }) = orphan(folder)? else { return Ok(false) };
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
     }
@@ -107,14 +107,6 @@ fn events(folder: &Folder) -> Result<EventCounts> {
     let id: TaskId = folder.name().parse().map_err(Error::from)?;
     let tasks = if folder.is_sandbox() { state.members(&id)? } else { vec![id] };
     Ok(tasks.into_iter().map(|id| (id.clone(), state.folder(&id).events())).collect())
-}
-
-/// `None` for what is damaged.
-fn undamaged<T>(found: Result<T>) -> Result<Option<T>> {
-    match found {
-        Err(error) if error.kind() == Kind::Damaged => Ok(None),
-        found => found.map(Some),
-    }
 }
 
 /// Takes the lock of a dead shim; `None` when somebody else's new shim accepts connections.

@@ -20,8 +20,8 @@ pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {
     each_of(ids, act).with_progress(waiting).await
 }
 
-/// The tasks and the sandboxes whose shims died and that a new one can take over, and the errors of those that cannot be
-/// looked at.
+/// The tasks and the sandboxes whose shims died and that a new one can take over or whose records are damaged, and the
+/// errors of those that cannot be looked at.
 async fn orphans(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
     let mut orphans = Vec::new();
     for id in with_shims(state)? {
@@ -29,8 +29,7 @@ async fn orphans(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
             Err(_) => true,
             Ok(id) => {
                 let folder = state.folder(id);
-                why_not(state, &folder).is_ok_and(|why| why.is_none())
-                    && matches!(find(&folder, id).await, Ok(Presence::Dead))
+                !matches!(why_not(state, &folder), Ok(Some(_))) && matches!(find(&folder, id).await, Ok(Presence::Dead))
             }
         };
         if is_one {

@@ -109,7 +109,8 @@ async fn shims(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
         let folder = state.folder(&id);
         match find(&folder, &id).await {
             Ok(Presence::Live(_)) => shims.push(Ok(id)),
-            Ok(Presence::Dead) if adopt::why_not(state, &folder).is_ok_and(|why| why.is_none()) => shims.push(Ok(id)),
+            // Damaged records are named as it is taken over.
+            Ok(Presence::Dead) if !matches!(adopt::why_not(state, &folder), Ok(Some(_))) => shims.push(Ok(id)),
             Ok(Presence::Dead | Presence::Exited(_) | Presence::Starting) => {}
             // It was removed meanwhile, or can only be removed.
             Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Damaged) => {}

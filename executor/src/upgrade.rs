@@ -55,8 +55,14 @@ pub const REFUSED: &str = "--refused";
 /// The only argument of a program that is to read facts from its stdin, and to print which it reads.
 pub const READ_FACTS: &str = "read-facts";
 
+/// The hint where the program is not one that can take over from this shim.
+const NAME_THE_SHIM: &str = "install bowline whole, or name the shim: `--shim FILE`";
+
 /// What a manager's services hand over: their sockets, connections and open calls.
 pub trait Manager {
+    /// The manager whose shim this is. A shim of another one cannot take over.
+    fn name(&self) -> &'static str;
+
     /// Their part, as JSON, which [`Reads`] reads in the new program.
     ///
     /// # Errors
@@ -92,6 +98,9 @@ pub struct Handover {
 struct Answer {
     /// The first and the last version of facts that it reads.
     reads: (u32, u32),
+    /// The manager whose shim it is; a program of before this was answered leaves it out.
+    #[serde(default)]
+    manager: Option<String>,
 }
 
 impl Handover {
@@ -153,15 +162,17 @@ fn go_back(file: &File, text: &[u8], error: Error) -> Error {
     error
 }
 
-/// Reads facts from stdin and prints which versions this program reads: what [`READ_FACTS`] asks for.
+/// Reads facts from stdin and prints which versions this program reads, as the shim of `manager`: what [`READ_FACTS`] asks
+/// for.
 ///
 /// # Errors
 /// Why it cannot go on with these facts.
-pub fn read_facts(reads: Reads) -> Result<()> {
+pub fn read_facts(manager: &str, reads: Reads) -> Result<()> {
     inheritance::hide()?;
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text).doing(Kind::Internal, || "cannot read the facts")?;
-    let answer = serde_json::to_string(&Answer { reads: versions::known() }).unwrap_or_default();
+    let answer = Answer { reads: versions::known(), manager: Some(manager.to_owned()) };
+    let answer = serde_json::to_string(&answer).unwrap_or_default();
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{answer}").and_then(|()| stdout.flush()).doing(Kind::Internal, || "cannot answer")?;
     parse(&text, reads).map(drop)
@@ -182,7 +193,7 @@ pub(crate) async fn execute(supervisor: &Rc<Supervisor>, manager: &dyn Manager, 
     waits::until_quiet(calls_wait, give_up).await?;
     // What changes until the shim rests does not matter for whether the program can read it.
     let draft = write(supervisor, manager, &ours)?;
-    let version = probe(supervisor, &program, binary, &draft).await?;
+    let version = probe(supervisor, manager.name(), &program, binary, &draft).await?;
     if wanted.dry_run {
         return Ok(());
     }
@@ -237,7 +248,7 @@ fn memory_file(text: &[u8]) -> Result<File> {
 
 /// Has a child of the new program read a `draft` of the facts, in the newest version that both programs know. Returns
 /// that version.
-async fn probe(supervisor: &Supervisor, program: &OwnedFd, binary: &Path, draft: &[u8]) -> Result<u32> {
+async fn probe(supervisor: &Supervisor, manager: &str, program: &OwnedFd, binary: &Path, draft: &[u8]) -> Result<u32> {
     let refused =
         |why: String| Error::new(Kind::NotExecutable, format!("{} cannot take over: {why}", binary.display()));
     let (oldest, own) = versions::known();
@@ -250,17 +261,23 @@ async fn probe(supervisor: &Supervisor, program: &OwnedFd, binary: &Path, draft:
         }
         let answer: Option<Answer> =
             said.split(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok());
-        match answer.map(|Answer { reads }| (reads, versions::for_reader(reads))) {
-            // It says which it reads before it refuses them.
-            Some((_, Some(known))) if known < version => version = known,
-            Some((_, Some(_))) if end == Ended::Exited(0) => return Ok(version),
-            Some(((first, last), None)) => {
+        // It says what it is before it refuses anything.
+        let Some(Answer { reads: (first, last), manager: of }) = answer else {
+            return Err(refused("it is no shim of bowline".to_owned()).hint(NAME_THE_SHIM));
+        };
+        if let Some(of) = of.filter(|of| of != manager) {
+            let message = format!("it is the shim for {of}, and not the shim for this manager, {manager}");
+            return Err(refused(message).hint(NAME_THE_SHIM));
+        }
+        match versions::for_reader((first, last)) {
+            Some(known) if known < version => version = known,
+            Some(_) if end == Ended::Exited(0) => return Ok(version),
+            Some(_) => return Err(refused(last_line(&said, "it refuses the facts"))),
+            None => {
                 let message =
                     format!("it reads facts of version {first} to {last}, and this shim writes {oldest} and {own}");
                 return Err(refused(message));
             }
-            None if end == Ended::Exited(0) => return Err(refused("it is no shim of bowline".to_owned())),
-            Some(_) | None => return Err(refused(last_line(&said, "it refuses the facts"))),
         }
     }
 }

@@ -314,7 +314,8 @@ fn nothing_changes_where_the_program_cannot_take_over() {
         assert!(ran.err().contains("runs on as it was"), "{ran}");
     };
     refused(&PathBuf::from("/bin/true"), "it is no shim of bowline");
-    refused(&binary("bowline-shim"), "cannot read the facts");
+    refused(&binary("bowline-shim"), "not the shim for this manager");
+    refused(&binary("bowline"), "it is no shim of bowline");
     refused(&stand_in(&host, SHIM, "facts=4;"), "it reads facts of version 3 to 4, and this shim writes 1 and 2");
     refused(&stand_in(&host, SHIM, "facts=2!;"), "this program cannot go on");
     let unknown = upgrade_containerds(&host, &state, &["nobody"]);

@@ -262,7 +262,11 @@ fn what_cannot_take_over_changes_nothing() {
         &program(&host, "crashes", 1, "{\"reads\":[1,1]}\n", &CRASH),
         "it was ended by signal 4 as it read the facts",
     );
-    refused(&program(&host, "refuses", 2, "these facts are strange\n", &exit(1)), "these facts are strange");
+    refused(&program(&host, "another", 2, "these facts are strange\n", &exit(1)), "it is no shim of bowline");
+    refused(&binary("bowline"), "it is no shim of bowline");
+    refused(&binary("containerd-shim-bowline-v1"), "not the shim for this manager");
+    let refuses = "{\"reads\":[1,2]}\nthese facts are strange\n";
+    refused(&program(&host, "refuses", 1, refuses, &exit(1)), "these facts are strange");
     refused(&program(&host, "older", 1, "{\"reads\":[0,0]}\n", &exit(0)), "it reads facts of version 0 to 0");
     assert_eq!(task.shim_pid(), shim);
     eventually("nothing is left open", || (fds_of(shim).len() == held).then_some(()));

@@ -37,6 +37,9 @@ pub struct Taken {
     pub sandbox: Sandbox,
 }
 
+/// The manager that starts these shims.
+pub const MANAGER: &str = "containerd";
+
 /// Checks that what a shim hands over can be read.
 ///
 /// # Errors
@@ -89,6 +92,10 @@ pub struct Kept {
 }
 
 impl Manager for Kept {
+    fn name(&self) -> &'static str {
+        MANAGER
+    }
+
     fn hand_over(&self) -> Result<String> {
         let Service { containers, sandbox, publisher, connections, address, .. } = &self.service;
         // It is taken while this looks: `Cell` has no other way.

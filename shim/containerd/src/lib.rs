@@ -85,7 +85,7 @@ fn run() -> Result<()> {
         }
         Action::Serve(invocation, listener) => serve(invocation, listener),
         Action::TakeOver(invocation, handover) => go_on(invocation, handover),
-        Action::ReadFacts => read_facts(handover::reads),
+        Action::ReadFacts => read_facts(handover::MANAGER, handover::reads),
     }
 }
 

@@ -50,6 +50,9 @@ struct HandedEntrance {
     connections: Handed,
 }
 
+/// The manager that starts these shims, also by Nomad's driver.
+pub const MANAGER: &str = "bowline";
+
 /// Checks that an entrance that a shim hands over can be read.
 ///
 /// # Errors
@@ -87,6 +90,10 @@ struct Kept {
 }
 
 impl Manager for Kept {
+    fn name(&self) -> &'static str {
+        MANAGER
+    }
+
     fn hand_over(&self) -> Result<String> {
         let (listener, lock) = (Fd::of(&*self.door), Fd::of(&self.lock));
         let handed = HandedEntrance { listener, lock, connections: self.connections.hand_over() };

@@ -17,7 +17,7 @@ use bowline_executor::{
 };
 use bowline_log::Said;
 use bowline_protocol::calls::Handed;
-use bowline_shim::{Entrance, reads};
+use bowline_shim::{Entrance, MANAGER, reads};
 use jiff::Timestamp;
 use tracing::{Level, Metadata};
 
@@ -28,7 +28,7 @@ const LOCK_FD: RawFd = 4;
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).eq([READ_FACTS]) {
-        return match read_facts(reads) {
+        return match read_facts(MANAGER, reads) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 let _ = writeln!(std::io::stderr().lock(), "{error}");

@@ -178,6 +178,8 @@ pub struct TaskFacts {
     pub oom_looks: VecDeque<Moment>,
     /// How the task's program has ended, once init was reaped or keeps nothing but output.
     pub end: Option<End>,
+    /// Why its init was not known to a new shim.
+    pub init_lost: Option<String>,
     /// The counters of its cgroup at that time, where systemd may remove the cgroup.
     pub counted: Option<Last>,
     /// Processes that were killed after init's end.
@@ -281,6 +283,7 @@ impl TaskFacts {
             limit_met: None,
             oom_looks: VecDeque::new(),
             end: None,
+            init_lost: None,
             counted: None,
             rest_killed: 0,
             cgroups: Cgroups::InUse,

@@ -83,6 +83,9 @@ pub struct ExitReport {
     pub enforcement: Option<Enforcement>,
     /// The shim died before the task: how the task ended is not known.
     pub shim_died: bool,
+    /// Why the new shim did not know the task's init; absent unless another process has its pid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_lost: Option<String>,
     /// Why the report is not on disk yet; set when the shim returns it, never on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,

@@ -35,6 +35,13 @@ impl Record {
         Ok(pidfd.map(|pidfd| Live { pid, pidfd }))
     }
 
+    /// What tells that the number of the task's init is another process's by now.
+    pub(crate) fn reused_pid(&self) -> Option<String> {
+        let (pid, started) = self.pid.zip(self.pid_started)?;
+        let is_anothers = proc_stat::started(pid).is_some_and(|now| now != started);
+        is_anothers.then(|| format!("the pid in its record, {pid}, is another process's now"))
+    }
+
     /// Whether the task's init is not there by the number in the record, but lives where this process cannot see it, or
     /// sees it under another number.
     pub(crate) fn is_elsewhere(&self, layout: &Layout) -> Result<bool> {

@@ -543,6 +543,10 @@ fn a_pid_that_is_another_processs_is_left_alone() {
     task.change_record(|record| record["pid"] = other.id().into());
     let report = task.wait();
     assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(null), &json!(true)), "{report:?}");
+    let why = format!("{}, is another process's now", other.id());
+    assert!(report["init_lost"].as_str().is_some_and(|said| said.contains(&why)), "{report:?}");
+    assert!(task.log("shim.log").contains(&why), "{}", task.log("shim.log"));
+    task.bowline("wait", []).assert_refused(125, &[task.id(), &why]);
     assert!(other.try_wait().expect("a child").is_none(), "another process was signalled");
     other.kill().expect("it lives");
     other.wait().expect("a child");

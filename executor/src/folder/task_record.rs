@@ -216,6 +216,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         events: 0,
         enforcement: record.and_then(|r| r.enforcement.clone()),
         shim_died: true,
+        init_lost: None,
         unwritten: None,
     }
 }

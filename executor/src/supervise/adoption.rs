@@ -242,6 +242,10 @@ impl Supervisor {
         let claim = claim(&plan, &init)?;
         // Its init says so once, and had nobody to say it to. It may have been ended since.
         let end = workload_ended(&plan).map(End::now);
+        let init_lost = plan.record.reused_pid().filter(|_| init.is_none());
+        if let Some(why) = &init_lost {
+            tracing::warn!(%id, "{why}: what is left in the task's cgroup is ended, and the task counts as ended");
+        }
         let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
         let task = Task::with(id.clone(), plan, TaskHandles::new(init, claim, tail, cgroup));
         {
@@ -250,7 +254,7 @@ impl Supervisor {
         }
         task.facts.change(|facts| {
             facts.go_on_from(frozen);
-            facts.end = end;
+            (facts.end, facts.init_lost) = (end, init_lost);
         });
         let task = Rc::new(task);
         self.tasks.borrow_mut().insert(id, task.clone());

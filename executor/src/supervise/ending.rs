@@ -276,6 +276,7 @@ impl Task {
                 enforcement: record.enforcement.clone(),
                 // Its shim did, and nobody has kept how it ended.
                 shim_died: ended == Ended::Unknown,
+                init_lost: facts.init_lost.clone().filter(|_| ended == Ended::Unknown),
                 unwritten: None,
             }
         })

@@ -20,7 +20,7 @@ use bowline_spec::signal::Signal;
 
 use crate::adopt::find_or_adopt;
 use crate::patience::lock_after;
-use crate::shim::{Presence, Shim, dead, find, is_held, starting, unwritten};
+use crate::shim::{Presence, Shim, dead, end_not_known, find, is_held, starting, unwritten};
 use crate::spawn::Programs;
 
 /// Waits for the end of the task in `folder`, also if that is past or nobody saw it. A task whose shim died, or dies
@@ -59,7 +59,7 @@ pub async fn stop(
         let mut shim = match find_or_adopt(folder, id, programs).await? {
             Presence::Live(shim) => shim,
             // The task has already ended.
-            Presence::Exited(report) if report.shim_died => return Err(dead(id)),
+            Presence::Exited(report) if report.shim_died => return Err(end_not_known(id, &report)),
             Presence::Exited(report) => return Ok(*report),
             Presence::Dead => return Err(dead(id)),
             Presence::Starting => return Err(starting(id)),
@@ -75,7 +75,7 @@ pub async fn stop(
             // The next shim is asked too, as this one may not have heard of it; so is one that turned us away.
             (None, _) => {}
             (Some(_), Err(error)) if error.kind() == Kind::Usage => return Err(error),
-            (Some(report), _) if report.shim_died => return Err(dead(id)),
+            (Some(report), _) if report.shim_died => return Err(end_not_known(id, &report)),
             (Some(report), _) => return Ok(report),
         }
     }

@@ -79,6 +79,6 @@ pub use events::Changes;
 #[doc(hidden)]
 pub use kept_connection::Kept;
 #[doc(hidden)]
-pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten};
+pub use shim::{Presence, Shim, dead, end_not_known, exited, facts_at, find, is_held, starting, unknown, unwritten};
 #[doc(hidden)]
 pub use upgrade::upgrade_at;

@@ -67,8 +67,18 @@ pub fn exited(id: &str) -> Error {
 
 /// The error for a task whose shim died.
 pub fn dead(id: &str) -> Error {
-    Error::new(Kind::WrongState, format!("the shim of task {id} died before the task; how that ended is not known"))
-        .hint(format!("`bowline rm {id}` cleans up after it"))
+    dead_because(id, "")
+}
+
+/// As [`dead`], with what the task's report says of that.
+pub fn end_not_known(id: &str, report: &ExitReport) -> Error {
+    let why = report.init_lost.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    dead_because(id, &why)
+}
+
+fn dead_because(id: &str, why: &str) -> Error {
+    let message = format!("the shim of task {id} died before the task; how that ended is not known{why}");
+    Error::new(Kind::WrongState, message).hint(format!("`bowline rm {id}` cleans up after it"))
 }
 
 /// Finds out who answers for the task in `folder`.

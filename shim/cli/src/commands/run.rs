@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, dead, remove_ended};
+use bowline_client::{Presence, Shim, dead, end_not_known, remove_ended};
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy, remove_unwritten};
 use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
 use bowline_spec::Task;
@@ -75,7 +75,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         false => session.until_closed(),
     };
     if report.shim_died {
-        return Err(up.bereft(dead(&id), rm));
+        return Err(up.bereft(end_not_known(&id, &report), rm));
     }
     if report.unwritten.is_some() {
         leave_unwritten(up, &id, &report, rm)?;

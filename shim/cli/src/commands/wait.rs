@@ -1,6 +1,6 @@
 //! `bowline wait`: waits for tasks to end and prints how they ended.
 
-use bowline_client::dead;
+use bowline_client::end_not_known;
 use bowline_client::spawn::Programs;
 use bowline_executor::{ExitReport, Result, StateDir};
 use bowline_spec::id::TaskId;
@@ -34,7 +34,7 @@ pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> 
                 Ok(())
             }
             Some(code) => say(&code.to_string()),
-            None => Err(dead(&id)),
+            None => Err(end_not_known(&id, &report)),
         })
         .await?;
     match (names, json) {

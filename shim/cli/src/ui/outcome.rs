@@ -9,7 +9,7 @@ use crate::exit_code::FAILED;
 pub fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
     match report.exit_code {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
-        None => Err(bowline_client::dead(id)),
+        None => Err(bowline_client::end_not_known(id, report)),
     }
 }
 

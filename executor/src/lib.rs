@@ -166,6 +166,7 @@ pub use stats::{
 pub use supervise::{BegunExec, Config, Handed, Leave, ShimCgroup};
 pub use tolerance::{process as parse_process, resources as parse_resources};
 pub use undo::{LeftAlone, remove_folder, remove_unwritten, undo, undo_bundle, undo_rest};
+pub use unseen::OTHER_CGROUPS;
 
 /// The executor's version, as in its `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -42,12 +42,14 @@ impl PastShim {
         let id = folder.name();
         let launching = || Error::new(Kind::WrongState, format!("task {id} is still being launched"));
         let record = folder.record()?.ok_or_else(launching)?;
+        let what = || format!("cannot reach task {id} past its shim");
+        record.check_namespace(what)?;
         let layout = cgroup::detect()?;
-        record.check_seen(&layout, || format!("cannot reach task {id} past its shim"))?;
+        record.check_seen(&layout, what)?;
         let (own, alone) = cgroups_of(&layout, folder, &record);
         if !own.contains(&record.cgroup) {
             let why = alone.join("; ");
-            return Err(Error::new(Kind::WrongState, format!("cannot reach task {id} past its shim: {why}")));
+            return Err(Error::new(Kind::WrongState, format!("{}: {why}", what())));
         }
         let cgroup = layout.open(&record.cgroup)?;
         Ok(PastShim { layout, record, cgroup })

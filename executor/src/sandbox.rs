@@ -99,6 +99,9 @@ pub struct SandboxRecord {
 pub struct Whole {
     /// The id of the kernel's boot: inodes are counted anew with each boot.
     boot: String,
+    /// The cgroup namespace in which its cgroup's path is; `None` in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cgroup_namespace: Option<u64>,
     /// The inode of each namespace that the members share, by its name below `/proc/PID/ns`.
     pub(crate) namespaces: Inodes,
 }
@@ -106,7 +109,7 @@ pub struct Whole {
 impl Whole {
     /// A sandbox that shares these namespaces.
     pub(crate) fn with(namespaces: Inodes) -> Option<Whole> {
-        Some(Whole { boot: cgroup::boot()?, namespaces })
+        Some(Whole { boot: cgroup::boot()?, cgroup_namespace: cgroup::namespace(), namespaces })
     }
 }
 
@@ -158,6 +161,11 @@ impl SandboxRecord {
             Some(whole) if Some(&whole.boot) != cgroup::boot().as_ref() => Err("it is of an earlier boot of this host"),
             Some(_) => Ok(()),
         }
+    }
+
+    /// Whether the path of its cgroup is of another cgroup namespace than this process's.
+    pub fn is_of_another_namespace(&self) -> bool {
+        self.whole.as_ref().is_some_and(|whole| cgroup::is_another_namespace(whole.cgroup_namespace))
     }
 
     /// The process that holds the shared pid namespace, if it lives.
@@ -467,10 +475,14 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
             first.get_or_insert(error);
         }
     };
-    let layout = cgroup::detect()?;
     let members: Vec<Folder> = state.members(id)?.iter().map(|member| state.folder(member)).collect();
+    let what = || format!("sandbox {id} cannot be removed");
     if let Some(record) = &record {
-        record.check_seen(&layout, &members, || format!("sandbox {id} cannot be removed"))?;
+        record.check_namespace(&members, what)?;
+    }
+    let layout = cgroup::detect()?;
+    if let Some(record) = &record {
+        record.check_seen(&layout, &members, what)?;
     }
     if let Some(cut_short) = record.as_ref().filter(|record| record.is_not_made_yet()) {
         // The cgroup may have been made; another's has processes, or its own limits, and stays.

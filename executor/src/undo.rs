@@ -49,13 +49,14 @@ const LATER: Duration = Duration::from_secs(2);
 /// What could not be ended; a process that may be the task's, where nothing says whether it is; `WrongState`, with
 /// nothing changed, for a task whose processes cannot be seen from here: see `unseen`.
 pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
-    let mut layout = cgroup::detect()?;
     // Without a record no task was launched.
     let (record, damage) = readable(folder)?;
     // A manager's bundle is cleaned up only once, by the manager that has started it.
-    if let Some(record) = record.as_ref().filter(|_| folder.is_locked_by_us()) {
-        record.check_seen(&layout, || format!("task {} cannot be removed", folder.name()))?;
-    }
+    let seen = record.as_ref().filter(|_| folder.is_locked_by_us());
+    let what = || format!("task {} cannot be removed", folder.name());
+    seen.map_or(Ok(()), |record| record.check_namespace(what))?;
+    let mut layout = cgroup::detect()?;
+    seen.map_or(Ok(()), |record| record.check_seen(&layout, what))?;
     // The sandbox may go on without this member.
     if let Some((above, _)) =
         record.as_ref().filter(|of| of.sandbox.is_some()).and_then(|of| of.cgroup.rsplit_once('/'))

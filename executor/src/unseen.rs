@@ -1,5 +1,5 @@
-//! The init of a record, if it lives; and whether one that is not there may live all the same, in a pid namespace that
-//! this process is not in.
+//! The init of a record, if it lives; whether one that is not there may live all the same, in a pid namespace that this
+//! process is not in; and whether the record's paths are of another cgroup namespace.
 //!
 //! ```text
 //!   pid and start of the record ─► not there ─► its cgroup ─┬► has processes that are not shown here
@@ -11,7 +11,7 @@
 
 use std::fs;
 
-use bowline_cgroup::{Cgroup, CgroupIdentity, Layout};
+use bowline_cgroup::{self as cgroup, Cgroup, CgroupIdentity, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, proc_stat};
 
@@ -22,6 +22,10 @@ use crate::sandbox::SandboxRecord;
 /// Why nothing is done from here, and what to do instead.
 pub const UNSEEN: &str =
     "its processes live in another pid namespace than this command: run the command where they were started";
+
+/// The same, of another cgroup namespace.
+pub const OTHER_CGROUPS: &str =
+    "its cgroups are named in another cgroup namespace than this command's: run the command where it was started";
 
 /// The pid of a process, and when it started: see [`proc_stat::started`].
 type Recorded = (i32, u64);
@@ -50,15 +54,26 @@ impl Record {
             || self.pid.zip(self.pid_started).is_some_and(|init| has_other_number(layout, &cgroup, init)))
     }
 
+    /// Whether the task runs, and the path of its cgroup is of another cgroup namespace than this process's.
+    pub fn is_of_another_namespace(&self) -> bool {
+        self.identity.as_ref().is_some_and(|identity| cgroup::is_another_namespace(identity.namespace)) && self.runs()
+    }
+
+    /// Checks that the task's cgroup can be named from here, where the task runs. Goes before [`cgroup::detect`], which
+    /// may find no hierarchy in another cgroup namespace.
+    ///
+    /// # Errors
+    /// `WrongState` in another cgroup namespace.
+    pub(crate) fn check_namespace(&self, what: impl FnOnce() -> String) -> Result<()> {
+        unless(self.is_of_another_namespace(), what, OTHER_CGROUPS)
+    }
+
     /// Checks that the task's init has not ended merely as seen from here.
     ///
     /// # Errors
     /// `WrongState` where its processes may live, and this process cannot see them.
     pub(crate) fn check_seen(&self, layout: &Layout, what: impl FnOnce() -> String) -> Result<()> {
-        match self.cgroup_without_init(layout)?.is_some_and(|cgroup| layout.hides_processes(&cgroup)) {
-            true => Err(Error::new(Kind::WrongState, format!("{}: {UNSEEN}", what()))),
-            false => Ok(()),
-        }
+        unless(self.cgroup_without_init(layout)?.is_some_and(|cgroup| layout.hides_processes(&cgroup)), what, UNSEEN)
     }
 
     /// The task's cgroup, where its init is not there.
@@ -90,6 +105,13 @@ impl SandboxRecord {
         self.hides_pause(layout, true)
     }
 
+    /// As [`Record::check_namespace`], where a member or the pause process lives.
+    pub(crate) fn check_namespace(&self, members: &[Folder], what: impl FnOnce() -> String) -> Result<()> {
+        let runs = |member: &Folder| member.record().is_ok_and(|record| record.is_some_and(|record| record.runs()));
+        let another = self.is_of_another_namespace() && (self.pause()?.is_some() || members.iter().any(runs));
+        unless(another, what, OTHER_CGROUPS)
+    }
+
     /// Checks that no member, and not the pause process, has ended merely as seen from here.
     ///
     /// # Errors
@@ -100,10 +122,7 @@ impl SandboxRecord {
                 record.check_seen(layout, &what)?;
             }
         }
-        match self.hides_pause(layout, false)? {
-            true => Err(Error::new(Kind::WrongState, format!("{}: {UNSEEN}", what()))),
-            false => Ok(()),
-        }
+        unless(self.hides_pause(layout, false)?, what, UNSEEN)
     }
 
     /// Whether the pause process lives where it cannot be seen or, with `named`, has another number here.
@@ -117,6 +136,10 @@ impl SandboxRecord {
             |cgroup: &Cgroup| layout.hides_processes(cgroup) || named && has_other_number(layout, cgroup, pause);
         Ok(overhead.as_ref().is_some_and(hides))
     }
+}
+
+fn unless(refused: bool, what: impl FnOnce() -> String, why: &str) -> Result<()> {
+    if refused { Err(Error::new(Kind::WrongState, format!("{}: {why}", what()))) } else { Ok(()) }
 }
 
 /// Whether a process of the cgroup has this number in a pid namespace below the one of this process.

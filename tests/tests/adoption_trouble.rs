@@ -251,6 +251,42 @@ fn nor_a_sandbox_with_its_members() {
 }
 
 #[test]
+fn who_names_its_cgroups_otherwise_neither_supervises_nor_removes_it() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let task = host.task(POLITE).flag("--init").start();
+    let member = sandbox.task(POLITE).start();
+    for task in [&task, &member] {
+        task.wait_for_line("ready");
+    }
+    task.kill_shim(task.shim_pid());
+    sandbox.kill_shim();
+    let files = || [task.log("task.json"), task.log("shim.log"), member.log("task.json")];
+    let before = files();
+    let (id, of_member, of_sandbox) = (task.id(), member.id(), sandbox.id());
+    let refuse = |args: &[&str], id: &str| {
+        let mut command = host.command("unshare");
+        command.args(["--cgroup", "--"]).arg(binary("bowline")).args(args);
+        host.execute(command).assert_refused(125, &[id, "another cgroup namespace"]);
+    };
+    for args in [&["adopt", id][..], &["wait", id], &["stop", id], &["stats", id], &["rm", id], &["rm", "-f", id]] {
+        refuse(args, id);
+    }
+    for args in [&["adopt", of_sandbox][..], &["exec", of_member, "--", "true"], &["sandbox", "rm", "-f", of_sandbox]] {
+        refuse(args, of_sandbox);
+    }
+    assert_eq!(files(), before);
+    task.bowline("adopt", []).assert_says(id);
+    host.bowline(["adopt", of_sandbox]).assert_says(of_sandbox);
+    for task in [&task, &member] {
+        task.bowline("update", ["--memory=64M"]).assert_code(0);
+        task.stop(["--grace=50s"]).assert_code(9);
+    }
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_task_of_another_pid_namespace_is_not_taken_for_one_that_has_ended() {
     let host = Host::new();
     let (first, sleeper) = pid_namespace(&host);

@@ -96,9 +96,9 @@ fn cost_of_a_launch_in_system_calls() {
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
     let bare = || run("--init=false");
-    Recorded { v1: 1460, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    Recorded { v1: 1461, v2: 1447 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1580, v2: 1556 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1581, v2: 1557 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 

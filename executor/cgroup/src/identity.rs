@@ -18,6 +18,9 @@ pub type File = (u64, u64);
 pub struct CgroupIdentity {
     /// The id of the kernel's boot: inodes are counted anew with each boot.
     pub boot: String,
+    /// The [`namespace`] in which its paths are; `None` in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<u64>,
     /// The cgroup in each hierarchy, by where the hierarchy is mounted; empty before the cgroup is made.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cgroups: BTreeMap<PathBuf, File>,
@@ -26,7 +29,7 @@ pub struct CgroupIdentity {
 impl CgroupIdentity {
     /// The identity of a cgroup that is not made yet.
     pub fn to_come() -> Option<CgroupIdentity> {
-        Some(CgroupIdentity { boot: boot()?, cgroups: BTreeMap::new() })
+        Some(CgroupIdentity { boot: boot()?, namespace: namespace(), cgroups: BTreeMap::new() })
     }
 
     /// Whether the identity is of this boot.
@@ -38,6 +41,18 @@ impl CgroupIdentity {
     pub fn is_of(&self, layout: &Layout, cgroup: &Cgroup) -> bool {
         layout.files_of(cgroup).iter().all(|(mount, file)| self.cgroups.get(mount) == Some(file))
     }
+}
+
+/// The inode of this process's cgroup namespace: from another one, paths of cgroups lead elsewhere or nowhere.
+pub fn namespace() -> Option<u64> {
+    // No process changes its own.
+    static NAMESPACE: OnceLock<Option<u64>> = OnceLock::new();
+    *NAMESPACE.get_or_init(|| fs::stat("/proc/self/ns/cgroup").ok().map(|stat| stat.st_ino))
+}
+
+/// Whether a recorded [`namespace`] is not that of this process.
+pub fn is_another_namespace(recorded: Option<u64>) -> bool {
+    recorded.zip(namespace()).is_some_and(|(recorded, own)| recorded != own)
 }
 
 /// The id of this boot: random(4).

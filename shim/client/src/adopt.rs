@@ -10,9 +10,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use bowline_executor::{
-    Error, EventCounts, Folder, Kind, Lock, Owner, Record, Result, SandboxRecord, ShimCgroup, StateDir,
-};
+use bowline_executor::{Error, EventCounts, Folder, Kind, Lock, OTHER_CGROUPS, Owner, Result, ShimCgroup, StateDir};
 use bowline_protocol::wire::proto::bowline::Empty;
 use bowline_spec::id::TaskId;
 use tokio::time::sleep;
@@ -59,11 +57,15 @@ pub async fn live(folder: &Folder, id: &str, programs: &Programs) -> Result<Shim
 /// from whomever: else it cannot be taken over.
 ///
 /// # Errors
-/// `Damaged` for records that cannot be read; `Internal` when the new shim fails.
+/// `Damaged` for records that cannot be read; `Internal` when the new shim fails, or would be no good from here: nothing is
+/// changed then.
 pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<bool> {
-    let Some(Orphan { folder, shim_cgroup, events }) = orphan(folder)? else { return Ok(false) };
+    let Some(Orphan { folder, shim_cgroup, events, is_named_elsewhere }) = orphan(folder)? else { return Ok(false) };
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
+    }
+    if is_named_elsewhere {
+        return Err(refused(&folder, OTHER_CGROUPS));
     }
     let Some(lock) = lock_or_shim(&folder, id).await? else { return Ok(true) };
     if folder.exit()?.is_some() {
@@ -79,6 +81,8 @@ struct Orphan {
     folder: Folder,
     shim_cgroup: ShimCgroup,
     events: EventCounts,
+    /// Whether its cgroup is named in another cgroup namespace than this process's.
+    is_named_elsewhere: bool,
 }
 
 /// The task or the sandbox that is in `folder`, or that has it as a member; `None` where it cannot be taken over.
@@ -87,18 +91,22 @@ fn orphan(folder: &Folder) -> Result<Option<Orphan>> {
     if record.as_ref().is_some_and(|record| record.adoptable().is_err()) {
         return Ok(None);
     }
-    let (folder, overhead) = match record {
-        Some(Record { sandbox: None, overhead, .. }) => (folder.clone(), overhead),
+    let (folder, overhead, is_named_elsewhere) = match record {
+        Some(record) if record.sandbox.is_none() => {
+            let is_named_elsewhere = record.is_of_another_namespace();
+            (folder.clone(), record.overhead, is_named_elsewhere)
+        }
         member => {
             let sandbox = member.and_then(|member| member.sandbox);
             let folder = sandbox.map_or(folder.clone(), |id| Folder::at(folder.path().with_file_name(id.as_str())));
             let record = folder.sandbox()?.filter(|record| record.adoptable().is_ok());
-            let Some(SandboxRecord { overhead, .. }) = record else { return Ok(None) };
-            (folder, overhead)
+            let Some(record) = record else { return Ok(None) };
+            let is_named_elsewhere = record.is_of_another_namespace();
+            (folder, record.overhead, is_named_elsewhere)
         }
     };
     let shim_cgroup = if overhead.is_some() { ShimCgroup::Overhead } else { ShimCgroup::Root };
-    Ok(Some(Orphan { events: events(&folder)?, folder, shim_cgroup }))
+    Ok(Some(Orphan { events: events(&folder)?, folder, shim_cgroup, is_named_elsewhere }))
 }
 
 /// How many events there are of the task in `folder`, or of the members of the sandbox there.
@@ -148,8 +156,13 @@ async fn answers(folder: &Folder, mut shim: Child) -> Result<()> {
     }
     let log = std::fs::read_to_string(folder.file("shim.log")).unwrap_or_default();
     let said = log.lines().last().unwrap_or(&why);
+    Err(refused(folder, said))
+}
+
+/// The error for what gets no new shim.
+fn refused(folder: &Folder, why: &str) -> Error {
     let (what, rm) = if folder.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
     let name = folder.name();
-    Err(Error::new(Kind::Internal, format!("no new shim can take over {what} {name}, whose shim died: {said}"))
-        .hint(format!("`bowline {rm} -f {name}` ends and removes what is left of it")))
+    Error::new(Kind::Internal, format!("no new shim can take over {what} {name}, whose shim died: {why}"))
+        .hint(format!("`bowline {rm} -f {name}` ends and removes what is left of it"))
 }

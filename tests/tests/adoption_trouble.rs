@@ -194,6 +194,24 @@ fn a_zombie_that_nobody_reaps_tells_its_exit_code() {
     host.assert_nothing_left();
 }
 
+#[test]
+fn who_could_run_nothing_in_it_takes_nothing_over() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    task.kill_shim(task.shim_pid());
+    let files = || [task.log("task.json"), task.log("shim.log")];
+    let before = files();
+    for args in [&["adopt", task.id()][..], &["exec", task.id(), "--", "true"]] {
+        let mut command = host.command("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--"]).arg(binary("bowline")).args(args);
+        host.execute(command).assert_refused(125, &[task.id(), "CAP_SYS_ADMIN"]);
+    }
+    assert_eq!(files(), before);
+    task.exec("exit 3").assert_code(3);
+    task.end();
+    host.assert_nothing_left();
+}
+
 /// Runs `bowline` in a new pid namespace, which shows no process of the host's.
 fn apart(host: &Host, args: &[&str]) -> Ran {
     let mut command = host.command("unshare");

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bowline_executor::{Error, EventCounts, Folder, Kind, Lock, OTHER_CGROUPS, Owner, Result, ShimCgroup, StateDir};
 use bowline_protocol::wire::proto::bowline::Empty;
 use bowline_spec::id::TaskId;
+use rustix::thread::{CapabilitySet, capabilities};
 use tokio::time::sleep;
 
 use crate::children;
@@ -67,6 +68,9 @@ pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<boo
     if is_named_elsewhere {
         return Err(refused(&folder, OTHER_CGROUPS));
     }
+    if lacks_rights() {
+        return Err(refused(&folder, LACKS_RIGHTS));
+    }
     let Some(lock) = lock_or_shim(&folder, id).await? else { return Ok(true) };
     if folder.exit()?.is_some() {
         // Somebody else has taken it over, and it has ended.
@@ -74,6 +78,14 @@ pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<boo
     }
     let child = spawn_from(&programs.shim()?, &folder, lock, &shim_cgroup, Begin::Adopting(events))?;
     answers(&folder, child).await.map(|()| true)
+}
+
+const LACKS_RIGHTS: &str =
+    "without CAP_SYS_ADMIN it could run no command in it: run the command with the rights that it was started with";
+
+/// Whether a launch would fail too: it makes namespaces and mounts.
+fn lacks_rights() -> bool {
+    capabilities(None).is_ok_and(|own| !own.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 /// What a new shim is started for.

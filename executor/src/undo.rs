@@ -308,8 +308,9 @@ pub(crate) fn is_nobodys(layout: &Layout, folder: &Folder, path: &str) -> bool {
 
 /// Whether the process with this pid lives, and had begun by `than`: else it is another one with the same pid.
 fn is_older(pid: i32, than: Timestamp) -> bool {
-    let stat = proc_stat::read(pid).unwrap_or_default();
-    let Some(stat) = ProcStat::parse(&stat).filter(|stat| !stat.has_ended()) else { return false };
+    // In doubt, it counts as older.
+    let Ok(stat) = proc_stat::find(pid) else { return true };
+    let Some(stat) = stat.as_deref().and_then(ProcStat::parse).filter(|stat| !stat.has_ended()) else { return false };
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
     let uptime = uptime.split('.').next().and_then(|seconds| seconds.parse::<u64>().ok());
     match (uptime, stat.started()) {
@@ -317,7 +318,6 @@ fn is_older(pid: i32, than: Timestamp) -> bool {
             let age = Duration::from_secs(uptime.saturating_sub(began / rustix::param::clock_ticks_per_second()));
             Timestamp::now() - age <= than + LATER
         }
-        // In doubt, it counts as older.
         _ => true,
     }
 }

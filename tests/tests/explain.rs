@@ -243,10 +243,39 @@ fn a_shim_that_died() {
     let task = host.task(IDLE).start();
     task.kill_shim(task.shim_pid());
     let found = explained(&task);
+    assert_eq!(found["status"], "running", "it has a new shim: {found}");
+    assert_eq!(task.status(), "running");
+    task.end();
+    host.assert_nothing_left();
+}
+
+/// Replaces a value in the record of a task whose shim died.
+fn change_record(task: &Task<'_>, at: &str, to: Value) {
+    let mut record: Value = serde_json::from_str(&task.log("task.json")).expect("JSON");
+    *record.pointer_mut(at).expect("a field") = to;
+    std::fs::write(task.file("task.json"), record.to_string()).expect("writable");
+}
+
+#[test]
+fn a_shim_that_died_and_gets_no_successor() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    task.kill_shim(task.shim_pid());
+    let cgroup = serde_json::from_str::<Value>(&task.log("task.json")).expect("JSON")["cgroup"].clone();
+    change_record(&task, "/cgroup", "/bowline".into());
+    let found = explained(&task);
     assert_eq!(found["status"], "dead");
-    assert_says(&finding(&found, "shim_died"), "cause", &["its shim died before it"]);
-    task.bowline("rm", ["-f"]).assert_code(0);
-    host.assert_nothing_left_without_rm();
+    let parts = ["its shim died before it", "may still run", "no new shim can", "cgroup is gone"];
+    assert_says(&finding(&found, "shim_died"), "cause", &parts);
+    change_record(&task, "/cgroup", cgroup);
+    // It has no init any more, as far as the record tells.
+    change_record(&task, "/pid_started", 1.into());
+    let found = explained(&task);
+    assert_eq!(found["status"], "exited");
+    let sentence = finding(&found, "shim_died");
+    assert_says(&sentence, "cause", &["another process's now", "ended what was left of it"]);
+    assert!(!sentence.to_string().contains("may still run"), "{sentence}");
+    host.assert_nothing_left();
 }
 
 #[test]

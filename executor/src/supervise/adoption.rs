@@ -309,14 +309,15 @@ const EXECUTES_WITHIN: Duration = Duration::from_secs(10);
 /// # Errors
 /// `Timeout` when the init neither ends nor executes anything.
 async fn is_started(folder: &Folder, record: &Record, init: Option<&Live>) -> Result<bool> {
-    let is_a_fork = || {
-        let stat = init.and_then(|live| proc_stat::read(live.pid)).unwrap_or_default();
-        ProcStat::parse(&stat).is_some_and(|stat| stat.is_a_fork())
+    let is_a_fork = || -> Result<bool> {
+        let Some(Live { pid, .. }) = init else { return Ok(false) };
+        let stat = proc_stat::find(*pid).doing(Kind::Internal, || format!("cannot look at process {pid}"))?;
+        Ok(stat.as_deref().and_then(ProcStat::parse).is_some_and(|stat| stat.is_a_fork()))
     };
     let give_up = Moment::now().after(EXECUTES_WITHIN);
     let mut wait = Duration::from_micros(200);
     // Nothing tells that a process which is not one's own child executes a program.
-    while is_a_fork() {
+    while is_a_fork()? {
         if Moment::now() > give_up {
             let message = format!("its init does not start within {EXECUTES_WITHIN:?}");
             return Err(Error::new(Kind::Timeout, message));

@@ -19,11 +19,7 @@ const LINES: usize = 3;
 /// Returns the findings for a task that has ended.
 pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
     if report.shim_died {
-        let said = facts.shim_said.as_deref().and_then(last_line);
-        let last = said.as_ref().map_or_else(String::new, |said| format!("; its shim's last word: {said}"));
-        let sentence =
-            format!("its shim died before it: how it ended nobody knows, and what it ran may still run{last}");
-        return vec![Finding::cause("shim_died", sentence).with("shim_said", said)];
+        return vec![shim_died(facts, report)];
     }
     // If a shell passed on that its child was killed, the kill is the cause and comes first.
     let (mut all, rest): (Vec<Finding>, Vec<Finding>) =
@@ -61,6 +57,23 @@ pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
         );
     }
     all
+}
+
+/// Reports that nobody knows the end: there is no new shim, or it came too late to learn that.
+fn shim_died(facts: &Facts, report: &ExitReport) -> Finding {
+    let unknown = "its shim died before it: how it ended nobody knows";
+    if facts.status != "dead" {
+        let lost = report.init_lost.as_ref().map_or_else(String::new, |why| format!(", as {why}"));
+        return Finding::cause("shim_died", format!("{unknown}{lost}; a new shim has ended what was left of it"))
+            .with("processes_killed", report.processes_killed);
+    }
+    let said = facts.shim_said.as_deref().and_then(last_line);
+    let last = match (&facts.no_new_shim, &said) {
+        (Some(why), _) => format!("; {}", shown(why)),
+        (None, Some(said)) => format!("; its shim's last word: {said}"),
+        (None, None) => String::new(),
+    };
+    Finding::cause("shim_died", format!("{unknown}, and what it ran may still run{last}")).with("shim_said", said)
 }
 
 fn was(number: u64) -> &'static str {

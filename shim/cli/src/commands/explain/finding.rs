@@ -34,6 +34,8 @@ pub struct Facts {
     pub stuck: Vec<String>,
     /// The log of the task's shim, if the shim died.
     pub shim_said: Option<String>,
+    /// Why a task whose shim died has got no new one, where that was tried.
+    pub no_new_shim: Option<String>,
 }
 
 /// How closely a finding answers the question.

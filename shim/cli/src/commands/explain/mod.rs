@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Rules are pure, and each finding lists the figures that it is based on. Must not: change anything, or decide by the
-//! text of a message.
+//! text of a message. Of a task whose shim died it asks a new one, as every command that needs a shim does.
 
 mod ended;
 mod finding;
@@ -19,6 +19,7 @@ use std::fs;
 use std::time::Duration;
 
 use anstyle::Style;
+use bowline_client::find_or_adopt;
 use bowline_client::spawn::Programs;
 use bowline_executor::events::{Event, Reader};
 use bowline_executor::proc_stat::{self, ProcStat};
@@ -68,8 +69,13 @@ pub async fn run(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
 
 /// Collects all that is known of the task.
 async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
-    let found = examine(state, id).await?;
+    let mut found = examine(state, id).await?;
     let folder = state.folder(id);
+    let mut no_new_shim = None;
+    if found.status == "dead" {
+        no_new_shim = find_or_adopt(&folder, id, &Programs::default()).await.err().map(|why| why.message().to_owned());
+        found = examine(state, id).await?;
+    }
     let mut facts = Facts {
         status: found.status,
         cgroup: found.cgroup,
@@ -91,6 +97,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     if facts.status == "dead" {
         facts.exit = Some(died_with_shim(folder.record()?.as_ref()));
         facts.shim_said = fs::read_to_string(folder.file("shim.log")).ok();
+        facts.no_new_shim = no_new_shim;
     }
     if facts.exit.is_none() && facts.status != "created" && facts.status != NOT_ANSWERING {
         read_twice(state, id, &mut facts).await?;
@@ -113,12 +120,12 @@ async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<
         serde_json::from_str(&shim.stats().await?).doing(Kind::Internal, || "the shim's statistics are damaged")
     };
     let (before, joint_before) = (own().await?, joint().await);
-    let stuck = stuck(&before);
+    let stuck = stuck(&before)?;
     tokio::time::sleep(APART).await;
     let (now, joint_now) = (own().await?, joint().await);
     // A frozen process looks like one that waits for a disk.
     if facts.status == "running" {
-        let still = self::stuck(&now);
+        let still = self::stuck(&now)?;
         facts.stuck = still.into_iter().filter(|process| stuck.contains(process)).map(|(_, name)| name).collect();
     }
     facts.readings = Some((before, now));
@@ -127,13 +134,16 @@ async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<
 }
 
 /// The processes that are in uninterruptible sleep now, by pid and name.
-fn stuck(stats: &Stats) -> Vec<(i32, String)> {
-    let waits = |pid: i32| {
-        let stat = proc_stat::read(pid).unwrap_or_default();
-        ProcStat::parse(&stat).is_some_and(|stat| stat.state() == "D")
-    };
-    let processes = stats.processes.iter().filter(|process| waits(process.pid));
-    processes.map(|process| (process.pid, process.name.clone())).collect()
+fn stuck(stats: &Stats) -> Result<Vec<(i32, String)>> {
+    let mut stuck = Vec::new();
+    for process in &stats.processes {
+        let pid = process.pid;
+        let stat = proc_stat::find(pid).doing(Kind::Internal, || format!("cannot look at process {pid}"))?;
+        if stat.as_deref().and_then(ProcStat::parse).is_some_and(|stat| stat.state() == "D") {
+            stuck.push((pid, process.name.clone()));
+        }
+    }
+    Ok(stuck)
 }
 
 /// Explains the task as of `now`.

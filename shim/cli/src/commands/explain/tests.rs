@@ -81,7 +81,10 @@ fn an_end_is_explained_by_what_is_known_of_it() {
     let stop = json!({"signal_sent_by_shim": true, "stopped_by": "request"});
     has(&ended(&[&killed], stop), "stopped_by_request", cause, &["grace was over", "SIGKILL"]);
     has(&of_end(json!({"exit_code": 7, "stopped_by": "request"})), "stopped_by_request", cause, &["exit code 7"]);
-    has(&of_end(json!({"shim_died": true, "exit_code": null})), "shim_died", cause, &["shim died"]);
+    let lost = json!({"shim_died": true, "exit_code": null, "init_lost": "pid 7 is another's"});
+    has(&of_end(lost.clone()), "shim_died", cause, &["shim died", "pid 7", "has ended what was left"]);
+    let dead = Facts { status: "dead".to_owned(), no_new_shim: Some("no new shim can".to_owned()), ..facts() };
+    has(&ended::findings(&dead, &report(lost)), "shim_died", cause, &["may still run", "no new shim can"]);
     has(&of_end(json!({})), "success", Severity::Note, &["exit code 0"]);
 }
 

@@ -17,6 +17,7 @@
 //! | a task's `checkpointing` | one checkpoint at a time, and the exit that it causes is reported after it |
 //! | a task's `updating` | an update merges with the limits in effect |
 //! | a sandbox's `launching` (shared) | a removal waits for launches of members |
+//! | a sandbox's `renewing_pids` | of members that are launched at once, one has another pause process started |
 //! | a sandbox's `budgeting` | joint limits are computed from the members' limits |
 //! | a task's `clearing` | a second kill waits for processes that the first one has moved out of a frozen cgroup |
 //! | `starting_pause_process` (`supervisor`) | one pause process at a time |

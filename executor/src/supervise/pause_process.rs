@@ -10,6 +10,7 @@ use std::time::Duration;
 use bowline_cgroup::{self as cgroup, Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::proc_stat::{self, ProcStat};
+use tokio::time::timeout;
 
 use super::adoption::claim_by_pidfd;
 use super::pause_processes::LivePauseProcess;
@@ -88,19 +89,50 @@ impl Supervisor {
             return Ok(());
         }
         let recorded = sandbox.facts.look(|facts| facts.record.pause())?;
-        let Some((pid, pidfd)) = recorded.map(unless_it_ends).transpose()?.flatten() else {
-            self.start_sandboxs_pause(sandbox).await?;
-            if let Err(error) = self.record_pause(sandbox) {
-                // As on a full disk.
-                tracing::warn!(%error, "the pause process is not recorded, and ends with this shim");
-            }
-            return Ok(());
+        let live = match recorded.map(|(pid, pidfd)| Live { pid, pidfd }) {
+            Some(live) if !ends(&live)? => live,
+            _ => return self.start_another_pause(sandbox).await,
         };
-        sandbox.handles.borrow_mut().pids = Some(pids_of_process(pid)?);
-        let live = Live { pid, pidfd };
+        sandbox.handles.borrow_mut().pids = Some(pids_of_process(live.pid)?);
         let claim = claim_by_pidfd(&live)?;
         *self.pause_processes.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
         Ok(())
+    }
+
+    async fn start_another_pause(&self, sandbox: &Sandbox) -> Result<()> {
+        self.start_sandboxs_pause(sandbox).await?;
+        if let Err(error) = self.record_pause(sandbox) {
+            // As on a full disk.
+            tracing::warn!(%error, "the pause process is not recorded, and ends with this shim");
+        }
+        Ok(())
+    }
+
+    /// Starts another pause process for a new member, where the one before was killed: the kernel has ended all processes
+    /// in its namespace, and lets none join.
+    ///
+    /// # Errors
+    /// `Timeout` when the one before does not end.
+    pub(super) async fn renew_pids(&self, sandbox: &Sandbox) -> Result<()> {
+        if sandbox.handles.borrow().pids.is_none() {
+            return Ok(());
+        }
+        let _turn = sandbox.renewing_pids.lock().await;
+        let paused = self.pause_processes.get()?;
+        if paused.claim.is_unreaped() && !ends(&paused.live)? {
+            return Ok(());
+        }
+        let id = sandbox.id();
+        // It ends after all others in its namespace.
+        let renewed = match timeout(ENDS_WITHIN, paused.claim.ended()).await {
+            Ok(_) => self.start_another_pause(sandbox).await,
+            Err(_) => Err(Error::new(Kind::Timeout, "what was killed with the one before does not end")),
+        };
+        renewed.map_err(|error| {
+            error
+                .within(format_args!("no other process can hold the pid namespace of sandbox {id}"))
+                .hint(format!("`bowline sandbox rm -f {id}` ends the members and removes it"))
+        })
     }
 
     /// Ends the pause process, if there is one. The other processes in its namespace have ended.
@@ -112,16 +144,9 @@ impl Supervisor {
     }
 
     /// The path through which members join the pid namespace, if they share one.
-    ///
-    /// # Errors
-    /// `WrongState` when the pause process has ended: the kernel lets no process join any more.
-    pub(super) fn pids_of(&self, sandbox: &Sandbox) -> Result<Option<PathBuf>> {
-        let Some(namespace) = sandbox.handles.borrow().pids.as_ref().map(AsRawFd::as_raw_fd) else { return Ok(None) };
-        if !self.pause_processes.get()?.claim.is_unreaped() {
-            let message = "the process that holds the members' pid namespace was killed by somebody else";
-            return Err(Error::new(Kind::WrongState, message).hint("remove the sandbox"));
-        }
-        Ok(Some(format!("/proc/{}/fd/{namespace}", std::process::id()).into()))
+    pub(super) fn pids_of(&self, sandbox: &Sandbox) -> Option<PathBuf> {
+        let namespace = sandbox.handles.borrow().pids.as_ref().map(AsRawFd::as_raw_fd)?;
+        Some(format!("/proc/{}/fd/{namespace}", std::process::id()).into())
     }
 
     /// The resource use of a cgroup that another process created, and of all cgroups below it.
@@ -132,11 +157,14 @@ impl Supervisor {
     }
 }
 
-/// The process, unless it has ended or begins to: its namespace then takes no process, long before somebody reaps it.
-fn unless_it_ends((pid, pidfd): (i32, OwnedFd)) -> Result<Option<(i32, OwnedFd)>> {
-    let stat = proc_stat::find(pid).doing(Kind::Internal, || format!("cannot look at process {pid}"))?;
-    let lives = stat.and_then(|stat| Some(!ProcStat::parse(&stat)?.ends())).unwrap_or_default();
-    Ok((lives && !cgroup::has_ended(&pidfd, Duration::ZERO)).then_some((pid, pidfd)))
+/// How long a pause process that was killed may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Whether the process has ended or begins to: its namespace then takes no process, long before somebody reaps it.
+fn ends(Live { pid, pidfd }: &Live) -> Result<bool> {
+    let stat = proc_stat::find(*pid).doing(Kind::Internal, || format!("cannot look at process {pid}"))?;
+    let lives = stat.as_deref().and_then(ProcStat::parse).is_some_and(|stat| !stat.ends());
+    Ok(!lives || cgroup::has_ended(pidfd, Duration::ZERO))
 }
 
 /// The pid namespace of a process that lives.

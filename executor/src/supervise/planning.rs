@@ -117,6 +117,9 @@ impl Supervisor {
         task.cpu.shares = shares;
         let folder = self.config.state.folder(id);
         let lock = folder.lock_shared()?;
+        if task.namespaces.pid.is_none() {
+            self.renew_pids(sandbox).await?;
+        }
         let joined = self.joined(sandbox, &task, id)?;
         let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
         let profile = host::profile(&joined)?;

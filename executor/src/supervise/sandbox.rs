@@ -36,6 +36,8 @@ pub struct Sandbox {
     pub(super) handles: RefCell<SandboxHandles>,
     /// Read-locked by each launch of a member.
     pub(super) launching: RwLock<()>,
+    /// Held while another pause process is started.
+    pub(super) renewing_pids: Mutex<()>,
     /// Held while the joint limits change.
     pub(super) budgeting: Mutex<()>,
 }
@@ -48,6 +50,7 @@ impl Sandbox {
             facts: Known::new(SandboxFacts::new(record)),
             handles: RefCell::default(),
             launching: RwLock::default(),
+            renewing_pids: Mutex::default(),
             budgeting: Mutex::default(),
         }
     }

@@ -46,7 +46,7 @@ impl Supervisor {
     /// # Errors
     /// `BadSpec` for a setting that a member cannot have itself.
     pub(super) fn joined(&self, sandbox: &Sandbox, task: &Description, id: &TaskId) -> Result<Description> {
-        let pids = if task.namespaces.pid.is_none() { self.pids_of(sandbox)? } else { None };
+        let pids = if task.namespaces.pid.is_none() { self.pids_of(sandbox) } else { None };
         sandbox.joined(task, id, pids, self.memory_qos())
     }
 

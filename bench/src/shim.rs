@@ -143,7 +143,7 @@ impl Shims {
     pub fn end_of(&self, up: &Up, waiting: Vec<JoinHandle<Result<ExitReport>>>) -> Result<Duration> {
         let begin = Instant::now();
         self.runtime.block_on(async {
-            up.shim.stop(Some(9), Some(0)).await?;
+            up.shim.clone().stop(Some(9), Some(0)).await?;
             for one in waiting {
                 one.await.doing(Kind::Internal, || "cannot wait for a task")??;
             }
@@ -186,7 +186,7 @@ impl Shims {
     pub fn stop(&self, up: &Up) -> Result<[Duration; 2]> {
         let begin = Instant::now();
         self.runtime.block_on(async {
-            up.shim.stop(Some(9), Some(0)).await?;
+            up.shim.clone().stop(Some(9), Some(0)).await?;
             waited(&up.shim).await
         })?;
         let exited = begin.elapsed();

@@ -585,7 +585,10 @@ fn what_cannot_be_taken_over_is_refused_and_untouched() {
         fs::write(task.file("task.json"), &record).expect("writable");
     }
     task.change_record(|record| record["cgroup"] = json!("/bowline"));
-    task.bowline("adopt", []).assert_refused(125, &[task.id(), "cgroup"]);
+    let refused = task.bowline("adopt", []);
+    refused.assert_refused(125, &[task.id(), "cgroup"]);
+    let hint = format!("`bowline rm -f {}`", task.id());
+    assert!(refused.err().contains(&hint) && !refused.err().contains("ERROR"), "no line of a log: {refused}");
     fs::write(task.file("task.json"), &record).expect("writable");
     assert!(process_exists(program));
     task.bowline("adopt", []).assert_says(task.id());

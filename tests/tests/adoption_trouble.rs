@@ -322,7 +322,10 @@ fn a_task_of_another_pid_namespace_is_not_taken_for_one_that_has_ended() {
         std::os::unix::net::UnixStream::connect(task.file("shim.sock")).is_err().then_some(())
     });
     // Everybody here sees its processes, under other numbers.
-    task.bowline("adopt", []).assert_refused(125, &[&id, "another pid namespace"]);
+    let refused = task.bowline("adopt", []);
+    refused.assert_refused(125, &[&id, "another pid namespace"]);
+    assert!(refused.err().contains("where the task was started"), "{refused}");
+    assert!(!refused.err().contains("rm -f") && !refused.err().contains("ERROR"), "its task is healthy: {refused}");
     assert!(!task.file("exit.json").exists(), "{}", task.log("exit.json"));
     run(&["adopt", &id]).assert_says(&id);
     run(&["stop", "--grace=50s", &id]).assert_code(0);

@@ -69,8 +69,10 @@ impl Supervisor {
     async fn adopt_sandbox(self: &Rc<Self>, folder: Folder, events: &EventCounts) -> Result<()> {
         let id: TaskId = folder.name().parse().map_err(Error::from)?;
         let refused = |why: &str| Error::new(Kind::WrongState, format!("sandbox {id} cannot be taken over: {why}"));
-        let mut record = folder.sandbox()?.ok_or_else(|| refused("it has no record"))?;
-        record.adoptable().map_err(refused)?;
+        let by_anyone =
+            |why: &str| refused(why).hint(format!("`bowline sandbox rm -f {id}` ends and removes what is left of it"));
+        let mut record = folder.sandbox()?.ok_or_else(|| by_anyone("it has no record"))?;
+        record.adoptable().map_err(by_anyone)?;
         let cgroup = Sandbox::cgroup_of(&self.layout, &record)?.ok_or_else(|| refused("its cgroup is gone"))?;
         if let Some(why) = record.is_anothers(&self.layout) {
             return Err(refused(why));
@@ -138,9 +140,11 @@ impl Supervisor {
         let none = || Error::new(Kind::NotFound, format!("there is no record of task {id}"));
         let mut record = folder.record()?.ok_or_else(none)?;
         let refused = |why: &str| Error::new(Kind::WrongState, format!("task {id} cannot be taken over: {why}"));
-        record.adoptable().map_err(refused)?;
+        let removed = format!("`bowline rm -f {id}` ends and removes what is left of it");
+        let by_anyone = |why: &str| refused(why).hint(&*removed);
+        record.adoptable().map_err(by_anyone)?;
         if record.pid.is_none() {
-            return Err(refused("it had no init"));
+            return Err(by_anyone("it had no init"));
         }
         let init = record.live_init()?;
         if init.is_none() && record.is_elsewhere(&self.layout)? {
@@ -148,11 +152,12 @@ impl Supervisor {
         }
         let in_launch = record.started_at.is_none();
         if in_launch && !is_started(&folder, &record, init.as_ref()).await? {
-            return Err(refused("its launch was not complete, and its command was never started"));
+            return Err(by_anyone("its launch was not complete, and its command was never started"));
         }
         let cgroup = self.cgroup_of(&record)?;
         if init.is_some() && cgroup.is_none() {
-            return Err(refused("its cgroup is gone, or another one has its path"));
+            let hint = format!("run the command where the task was started; if there is none there either, {removed}");
+            return Err(refused("its cgroup is gone, or another one has its path").hint(hint));
         }
         if record.unit.as_ref().is_some_and(|unit| unit.own_slice) {
             self.overhead.be_unit(&self.layout, &folder.name())?;

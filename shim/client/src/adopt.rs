@@ -5,12 +5,16 @@
 //!      └──► somebody else has it: their shim is found
 //! ```
 
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use bowline_executor::{Error, EventCounts, Folder, Kind, Lock, OTHER_CGROUPS, Owner, Result, ShimCgroup, StateDir};
+use bowline_executor::{
+    Doing as _, Error, EventCounts, Folder, Kind, Lock, OTHER_CGROUPS, Owner, Result, ShimCgroup, StateDir,
+};
 use bowline_protocol::wire::proto::bowline::Empty;
 use bowline_spec::id::TaskId;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -66,22 +70,22 @@ pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<boo
         return Ok(false);
     }
     if is_named_elsewhere {
-        return Err(refused(&folder, OTHER_CGROUPS));
+        return Err(refused(&folder, &Error::new(Kind::Unsupported, OTHER_CGROUPS)));
     }
     if lacks_rights() {
-        return Err(refused(&folder, LACKS_RIGHTS));
+        return Err(refused(&folder, &Error::new(Kind::Unsupported, LACKS_RIGHTS)));
     }
     let Some(lock) = lock_or_shim(&folder, id).await? else { return Ok(true) };
     if folder.exit()?.is_some() {
         // Somebody else has taken it over, and it has ended.
         return Ok(true);
     }
-    let child = spawn_from(&programs.shim()?, &folder, lock, &shim_cgroup, Begin::Adopting(events))?;
-    answers(&folder, child).await.map(|()| true)
+    let (ours, its) = UnixStream::pair().doing(Kind::Internal, || "cannot make a socket for a new shim")?;
+    let child = spawn_from(&programs.shim()?, &folder, lock, &shim_cgroup, Begin::Adopting(events, its))?;
+    answers(&folder, child, ours).await.map(|()| true)
 }
 
-const LACKS_RIGHTS: &str =
-    "without CAP_SYS_ADMIN it could run no command in it: run the command with the rights that it was started with";
+const LACKS_RIGHTS: &str = "without CAP_SYS_ADMIN it could run no command in it";
 
 /// Whether a launch would fail too: it makes namespaces and mounts.
 fn lacks_rights() -> bool {
@@ -150,8 +154,8 @@ async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Lock>> {
     }
 }
 
-/// Waits until the shim that takes over what is in `folder` answers.
-async fn answers(folder: &Folder, mut shim: Child) -> Result<()> {
+/// Waits until the shim that takes over what is in `folder` answers; if it ends instead, it has `said` why.
+async fn answers(folder: &Folder, mut shim: Child, mut said: UnixStream) -> Result<()> {
     let answer = match connect(folder).await {
         Ok(client) => client.version(patient(), &Empty::default()).await.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
@@ -166,15 +170,27 @@ async fn answers(folder: &Folder, mut shim: Child) -> Result<()> {
         // The task had ended, and has its report now; or the shim was killed too.
         return Ok(());
     }
-    let log = std::fs::read_to_string(folder.file("shim.log")).unwrap_or_default();
-    let said = log.lines().last().unwrap_or(&why);
-    Err(refused(folder, said))
+    let mut text = Vec::new();
+    // All of it is there. A child of the shim's may have the other end for a moment longer.
+    let _ = said.set_nonblocking(true).and_then(|()| said.read_to_end(&mut text));
+    Err(refused(folder, &serde_json::from_slice(&text).unwrap_or_else(|_| Error::new(Kind::Internal, why))))
 }
 
-/// The error for what gets no new shim.
-fn refused(folder: &Folder, why: &str) -> Error {
-    let (what, rm) = if folder.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
-    let name = folder.name();
-    Error::new(Kind::Internal, format!("no new shim can take over {what} {name}, whose shim died: {why}"))
-        .hint(format!("`bowline {rm} -f {name}` ends and removes what is left of it"))
+/// The error for what gets no new shim from here.
+fn refused(folder: &Folder, why: &Error) -> Error {
+    let kind = match why.kind() {
+        kind @ (Kind::WrongState | Kind::BadSpec | Kind::Unsupported | Kind::Damaged) => kind,
+        // The others would be taken for what the caller's own request met.
+        _ => Kind::Internal,
+    };
+    let what = if folder.is_sandbox() { "sandbox" } else { "task" };
+    let otherwise = || {
+        let log = folder.file("shim.log");
+        format!(
+            "run the command as root with all capabilities, where the {what} was started; {} may say more",
+            log.display()
+        )
+    };
+    let message = format!("no new shim can take over {what} {}, whose shim died: {why}", folder.name());
+    Error::new(kind, message).hint(why.hint_text().map_or_else(otherwise, str::to_owned))
 }

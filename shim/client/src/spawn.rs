@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -148,21 +148,22 @@ impl Programs {
 }
 
 /// What a new shim begins with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Begin {
     /// Nothing: it leaves when the child's stdin closes, unless it was asked for something.
     Empty,
-    /// What is in its folder, whose shim died: see [`crate::adopt`].
-    Adopting(EventCounts),
+    /// What is in its folder, whose shim died: see [`crate::adopt`]. At this end, its stdin, it says why it could not.
+    Adopting(EventCounts, UnixStream),
 }
 
 impl Begin {
-    fn flags(self) -> Vec<String> {
+    fn flags_and_stdin(self) -> (Vec<String>, Stdio) {
         match self {
-            Begin::Empty => Vec::new(),
-            Begin::Adopting(events) => {
+            // The end of this pipe tells the shim that we are gone.
+            Begin::Empty => (Vec::new(), Stdio::piped()),
+            Begin::Adopting(events, stdin) => {
                 let events: Vec<String> = events.iter().map(|(id, count)| format!("{id}={count}")).collect();
-                vec!["--adopt".to_owned(), events.join(",")]
+                (vec!["--adopt".to_owned(), events.join(",")], OwnedFd::from(stdin).into())
             }
         }
     }
@@ -200,6 +201,7 @@ pub(crate) fn spawn(
     let lock = above(&lock.into_fd()).doing(Kind::Internal, what)?;
     let program = above(&sealed.program).doing(Kind::Internal, what)?;
     let numbers = [&listener, &lock].map(|fd| fd.as_raw_fd().to_string());
+    let (flags, stdin) = begin.flags_and_stdin();
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command
         .arg0("bowline-shim")
@@ -210,13 +212,12 @@ pub(crate) fn spawn(
         .arg(bowline(binary))
         .arg("--init")
         .arg(init(binary))
-        .args(begin.flags())
+        .args(flags)
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .env(MARKER, folder.name().as_str())
         .env(FRUGAL.0, FRUGAL.1)
-        // The end of this pipe tells the shim that we are gone.
-        .stdin(Stdio::piped())
+        .stdin(stdin)
         .stdout(Stdio::null())
         .stderr(log);
     let handed = hand_down(&mut command, vec![listener, lock]).doing(Kind::Internal, what)?;

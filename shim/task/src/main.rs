@@ -19,6 +19,7 @@ use bowline_log::Said;
 use bowline_protocol::calls::Handed;
 use bowline_shim::{Entrance, MANAGER, reads};
 use jiff::Timestamp;
+use rustix::net::SendFlags;
 use tracing::{Level, Metadata};
 
 /// The fd of the listening socket, unless `--listener-fd` gives another.
@@ -43,9 +44,17 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
+            tell_starter(&error);
             ExitCode::from(125)
         }
     }
+}
+
+/// Tells the starter of a shim that could not take a task over why: it reads at the other end of the socket that is our
+/// stdin. Any other stdin takes nothing.
+fn tell_starter(error: &Error) {
+    let text = serde_json::to_vec(error).unwrap_or_default();
+    let _ = rustix::net::send(std::io::stdin(), &text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 /// A line of `shim.log`: time, level, module, message, fields.

@@ -98,8 +98,8 @@ fn who_has_no_right_to_it_takes_nothing_over() {
     }
     // Who may list the tasks is told that there is one.
     fs::set_permissions(host.state(), fs::Permissions::from_mode(0o755)).expect("ours");
-    for verb in ["adopt", "upgrade"] {
-        let ran = refused(&[verb, "--all"]);
+    for args in [&["adopt", "--all"][..], &["upgrade", "--all"], &["gc", "--dry-run"], &["sandbox", "ls"]] {
+        let ran = refused(args);
         assert!(ran.err().contains(task.id()), "{ran}");
     }
     assert!(process_exists(program));

@@ -10,7 +10,7 @@ use bowline_spec::id::TaskId;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::{EVENTS, Folder, LONGEST_SOCKET_PATH, Lock, cannot};
+use super::{EVENTS, Folder, LOCK, LONGEST_SOCKET_PATH, Lock, cannot};
 use crate::trust;
 
 /// What outlives a reboot, which the state folder usually does not: all of bowline's files on disk
@@ -124,6 +124,18 @@ impl StateDir {
     /// The ids of all tasks that have a folder, sorted.
     pub fn ids(&self) -> Result<Vec<TaskId>> {
         Ok(self.all_ids()?.into_iter().filter(|id| !self.folder(id).is_sandbox()).collect())
+    }
+
+    /// The tasks and sandboxes whose folders this process may not look into, with the errors: a user without the right
+    /// to cannot tell the ones from the others.
+    pub fn hidden(&self) -> Result<Vec<(TaskId, Error)>> {
+        let look = |id: TaskId| {
+            let folder = self.folder(&id);
+            let error = fs::symlink_metadata(folder.file(LOCK)).err()?;
+            let denied = error.kind() == ErrorKind::PermissionDenied;
+            denied.then(|| (id, cannot("look into", &folder.path, &error)))
+        };
+        Ok(self.all_ids()?.into_iter().filter_map(look).collect())
     }
 
     /// The ids of all tasks and sandboxes that have a folder, sorted.

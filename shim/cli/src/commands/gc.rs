@@ -29,8 +29,12 @@ pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
     let pods = root.map(|root| Pods { root, alive: alive.as_ref() });
     let cgroups = Cgroups::of_host(spawn::systemd()?)?;
     let mut left = cgroups.left_behind(state, pods)?;
-    left.retain(|one| args.ids.is_empty() || args.ids.contains(&one.id));
+    let is_meant = |id: &str| args.ids.is_empty() || args.ids.iter().any(|meant| meant == id);
+    left.retain(|one| is_meant(&one.id));
     let (mut rows, mut code) = (Vec::new(), None);
+    for (_, error) in state.hidden()?.into_iter().filter(|(id, _)| is_meant(id)) {
+        settle(Err(error), &mut code);
+    }
     for one in left {
         if one.owned {
             complain(&format!("{} {} is left alone: {}", one.what.as_str(), one.id, one.why), None);

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::commands::stats;
 use crate::commands::update;
 use crate::input::args::sandbox::SandboxCommand;
+use crate::input::each_task::settle;
 use crate::input::filter::NOT_ANSWERING;
 use crate::ui::json;
 use crate::ui::numbers;
@@ -133,11 +134,14 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
             Err(error) => return Err(error),
         }
     }
+    let mut code = None;
+    state.hidden()?.into_iter().for_each(|(_, error)| settle(Err(error), &mut code));
+    let code = code.unwrap_or(0);
     if json {
-        return json::print_list(&all).map(|()| 0);
+        return json::print_list(&all).map(|()| code);
     }
     if quiet {
-        return all.iter().try_for_each(|found| say(found.id.as_str())).map(|()| 0);
+        return all.iter().try_for_each(|found| say(found.id.as_str())).map(|()| code);
     }
     const COLUMNS: [Column; 6] = [
         Column::Left("ID"),
@@ -160,5 +164,5 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
         ]
     };
     let cells: Vec<Vec<Cell>> = all.iter().map(cells).collect();
-    show(&render(&COLUMNS, &cells, screen::width())).map(|()| 0)
+    show(&render(&COLUMNS, &cells, screen::width())).map(|()| code)
 }

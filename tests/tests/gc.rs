@@ -88,6 +88,22 @@ fn an_orphan_without_processes_is_listed_and_removed() {
 }
 
 #[test]
+fn from_another_pid_namespace_an_orphan_is_left_alone() {
+    let host = Host::new();
+    let id = host.new_id();
+    let cgroup = orphan(&host, &format!("/bowline/{id}"));
+    let mut apart = host.command("unshare");
+    apart.args(["--pid", "--fork", "--mount-proc", "--"]).arg(binary("bowline")).args(["gc", &id]);
+    let ran = host.execute(apart);
+    ran.assert_code(0);
+    assert!(ran.err().contains("another pid namespace"), "{ran}");
+    assert!(!cgroup.there().is_empty(), "its shim might live");
+    gc(&host, [&id]).assert_code(0);
+    assert_gone(&cgroup);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn the_processes_of_an_orphan_are_ended() {
     let host = Host::new();
     let (id, pids, cgroup) = dead_elsewhere(&host);

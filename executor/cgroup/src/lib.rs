@@ -53,4 +53,5 @@ pub use path::{checked_path, of_sandbox};
 pub use pressure::PressureWatch;
 pub use systemd::{Driver, Unit};
 pub use tree::read_fd;
+pub use unseen::sees_all;
 pub use version::Version;

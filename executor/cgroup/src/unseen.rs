@@ -37,6 +37,7 @@ impl Layout {
     }
 }
 
-fn sees_all() -> bool {
+/// Whether the caller's pid namespace shows every process.
+pub fn sees_all() -> bool {
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|own| own.ino() == FIRST)
 }

@@ -13,6 +13,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup::sees_all;
 use bowline_error::{Error, Kind, Result, together};
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
@@ -182,6 +183,14 @@ impl Cgroups {
         let taken_over: Vec<&String> = left.iter().filter(|left| left.owned).flat_map(|left| &left.cgroups).collect();
         candidates.retain(|candidate| alive.is_some() || !taken_over.iter().any(|path| candidate.has_gone_with(path)));
         left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate, alive.is_some())));
+        if !sees_all() {
+            let is_told = |one: &Left| one.what == What::Pod && alive.is_some();
+            for one in left.iter_mut().filter(|one| one.folder.is_none() && !one.owned && !is_told(one)) {
+                one.owned = true;
+                one.why =
+                    "its shim may live in another pid namespace than this command: run it in the first one".to_owned();
+            }
+        }
         left.extend(remains(state));
         left.sort_by(|a, b| (a.what, &a.id).cmp(&(b.what, &b.id)));
         Ok(left)

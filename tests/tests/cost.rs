@@ -98,7 +98,7 @@ fn cost_of_a_launch_in_system_calls() {
     let bare = || run("--init=false");
     Recorded { v1: 1461, v2: 1447 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1581, v2: 1557 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1582, v2: 1558 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 

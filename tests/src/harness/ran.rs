@@ -33,7 +33,7 @@ impl Ran {
 
     /// Whether bowline itself failed, and not what it ran.
     pub fn is_refusal(&self) -> bool {
-        self.code != Some(0) && self.err().starts_with("bowline: ")
+        matches!(self.code, Some(2 | 124..=127)) && self.err().starts_with("bowline: ")
     }
 
     #[track_caller]

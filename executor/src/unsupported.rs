@@ -216,12 +216,18 @@ fn check_scheduler(scheduler: &Scheduler) -> Result<()> {
     }
 }
 
-/// Refuses namespaces that are asked for twice, and id maps that belong to none.
+/// Refuses namespaces that are asked for twice or whose path would begin in the shim's folder, and id maps that belong
+/// to none.
 fn check_namespaces(linux: &Linux) -> Result<()> {
     let namespaces = linux.namespaces().as_deref().unwrap_or_default();
     for (index, namespace) in namespaces.iter().enumerate() {
         if namespaces[..index].iter().any(|other| other.typ() == namespace.typ()) {
             return Err(bad(format!("linux.namespaces: {} is there twice", namespace.typ())));
+        }
+        let path = namespace.path().as_deref().filter(|path| !path.as_os_str().is_empty());
+        if let Some(path) = path.filter(|path| path.is_relative()) {
+            let path = path.display().to_string();
+            return Err(bad(format!("linux.namespaces[{index}].path: {path:?} is not absolute")));
         }
     }
     let user = namespaces.iter().find(|namespace| namespace.typ() == LinuxNamespaceType::User);

@@ -132,6 +132,10 @@ fn what_cannot_be_done_is_refused_by_name() {
     assert!(garbage.0 == Code::INVALID_ARGUMENT && garbage.1.contains(POD), "{garbage:?}");
     let rootfs = refused(pod(Pod::default()), &[api::Mount { type_: "bind".into(), ..Default::default() }]);
     assert!(rootfs.0 == Code::FAILED_PRECONDITION && rootfs.1.contains("rootfs"), "{rootfs:?}");
+    let relative = containerd.new_sandbox();
+    let failure = relative.create(|request| request.netns_path = "proc/self/ns/net".to_owned()).expect_err("relative");
+    assert!(failure.code == Code::INVALID_ARGUMENT && failure.message.contains("proc/self/ns/net"), "{failure:?}");
+    relative.end();
     host.assert_nothing_left();
 }
 

@@ -270,7 +270,9 @@ fn what_runc_knows_in_part_is_refused_by_name() {
     let none: [&str; 0] = [];
     let beyond = json!({ "bounding": ["CAP_KILL"], "permitted": none, "effective": ["CAP_KILL"] });
     let bind = json!([{ "destination": "/tmp", "options": ["bind"] }]);
+    let hosts = json!([{ "type": "mount" }, { "type": "network", "path": "proc/self/ns/net" }]);
     assert_refused(&[
+        ("linux.namespaces", hosts, "linux.namespaces[1].path"),
         ("process.env", json!(["x"]), "process.env"),
         ("process.consoleSize", json!({ "height": 70_000, "width": 1 }), "process.consoleSize"),
         ("process.capabilities", beyond, "process.capabilities.effective"),

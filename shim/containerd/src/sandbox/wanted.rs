@@ -59,7 +59,7 @@ impl Wanted {
             return Err(Error::new(Kind::Unsupported, message));
         }
         let given = Some(&request.netns_path).filter(|path| !path.is_empty()).map(PathBuf::from);
-        match request.options.as_ref().filter(|any| !any.type_url.is_empty()) {
+        let wanted = match request.options.as_ref().filter(|any| !any.type_url.is_empty()) {
             None => match configuration(Path::new(&request.bundle_path))? {
                 Some(spec) => Wanted::of_configuration(&spec, given),
                 None => Ok(Wanted::by_default(given)),
@@ -72,6 +72,13 @@ impl Wanted {
                 let message = format!("options of type {} are unknown: {POD}, or none", any.type_url);
                 Err(Error::new(Kind::BadSpec, message))
             }
+        }?;
+        match &wanted.pause.net {
+            PauseNet::Path(path) if path.is_relative() => {
+                let message = format!("network namespace: {:?} is not absolute", path.display().to_string());
+                Err(Error::new(Kind::BadSpec, message))
+            }
+            PauseNet::Path(_) | PauseNet::Host | PauseNet::New => Ok(wanted),
         }
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::sandbox_api::*;
-use bowline_tests::harness::containerd::{Code, Failure, POD, Pod, Stdio, any, api};
+use bowline_tests::harness::containerd::{Code, Failure, POD, Pod, Sandbox, Stdio, any, api};
 use bowline_tests::harness::{eventually, namespace_of, only_v2, process_exists, status_lines};
 
 fn code<R: std::fmt::Debug>(answer: Result<R, Failure>) -> Code {
@@ -100,6 +100,25 @@ fn another_s_sandbox_is_not_found() {
     (sandbox.id, sandbox.pid) = (own, pid);
     assert_eq!(sandbox.state(), "SANDBOX_READY");
     sandbox.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_shim_without_a_sandbox_keeps_its_container() {
+    let host = Host::new();
+    if host.reference_fails("it has no such call") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("sleep 1000");
+    let (own, shim) = (bundle.id.clone(), containerd.start(&bundle));
+    shim.run(&bundle, &Stdio::null());
+    let mut sandbox = Sandbox { id: own.clone(), shim, bundle, pid: 0 };
+    assert_eq!(code(sandbox.shutdown()), Code::NOT_FOUND, "the container is no sandbox");
+    sandbox.id = "other".to_owned();
+    assert_eq!(code(sandbox.shutdown()), Code::NOT_FOUND);
+    assert_eq!(sandbox.shim.status(&own, ""), "RUNNING");
+    sandbox.shim.end(&own);
     host.assert_nothing_left();
 }
 

@@ -114,7 +114,8 @@ impl Sandboxes {
     /// Removes everything that is left after containerd's last call, and leaves.
     async fn over(&self, id: &str) -> Result<()> {
         let Service { sandbox, executor, containers, .. } = &self.0;
-        if sandbox.is_there() {
+        // Without a sandbox the containers are nobody's members, and stay. A shim without either has nothing to lose.
+        if sandbox.is_there() || !containers.is_empty() {
             self.end(id, Duration::ZERO).await?;
         }
         for member in containers.ids() {

@@ -291,6 +291,21 @@ fn a_remount_changes_nothing_of_the_host() {
 }
 
 #[test]
+fn a_sysfs_may_be_changed_where_the_network_is_the_containers_own() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let remount =
+        json!({ "type": "sysfs", "source": "sysfs", "destination": "/sys", "options": ["remount", "rw", "nosuid"] });
+    let bundle = containerd.bundle().script("grep -o ' /sys sysfs r[ow],[a-z]*' /proc/mounts").mount(&remount);
+    assert_says(&containerd, &bundle, " /sys sysfs rw,nosuid");
+    if !host.reference_fails("it changes the host's") {
+        let message = refusal(&containerd, &bundle.without_namespace("network"));
+        assert!(message.contains("/sys") && message.contains("remount"), "{message}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_place_without_a_mount_cannot_be_remounted() {
     let host = Host::new();
     let containerd = host.containerd();

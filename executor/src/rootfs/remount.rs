@@ -41,6 +41,8 @@ impl Made {
             Some("tmpfs" | "ramfs" | "devpts" | "overlay") => None,
             Some("proc") => Some(LinuxNamespaceType::Pid),
             Some("mqueue") => Some(LinuxNamespaceType::Ipc),
+            // The kernel has one for each network namespace.
+            Some("sysfs") => Some(LinuxNamespaceType::Network),
             _ => return Ok(()),
         };
         if namespace.is_none_or(|kind| has_new(spec, kind)) {

@@ -15,7 +15,7 @@ use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{
     Capabilities, Capability, IOPriorityClass, Linux, LinuxCapabilities, LinuxCpu, LinuxDevice, LinuxDeviceType,
     LinuxIOPriority, LinuxIdMapping, LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerFlag,
-    LinuxSchedulerPolicy, Process, Scheduler, Spec, User,
+    LinuxSchedulerPolicy, Mount, Process, Scheduler, Spec, User,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -47,7 +47,12 @@ pub fn check(spec: &Spec) -> Result<()> {
     if let Some((name, _)) = others.into_iter().find(|(_, set)| *set) {
         return unsupported(&format!("{name}: a container of another platform"));
     }
-    if let Some(mount) = spec.mounts().iter().flatten().find(|mount| resolved(mount.destination()).is_empty()) {
+    // A remount changes the root itself.
+    let over_root = |mount: &&Mount| {
+        let changes = mount.options().iter().flatten().any(|option| option == "remount");
+        !changes && resolved(mount.destination()).is_empty()
+    };
+    if let Some(mount) = spec.mounts().iter().flatten().find(over_root) {
         let at = mount.destination().display();
         return Err(bad(format!("mounts: {at}: it would be mounted over the root, where nobody sees it")));
     }

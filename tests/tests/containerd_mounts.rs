@@ -371,6 +371,24 @@ fn the_root_may_be_among_the_read_only_paths() {
 }
 
 #[test]
+fn the_root_may_be_changed_by_a_remount() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "(echo x > /x) 2>/dev/null && echo written; echo x > /run/x && echo besides";
+    let remount = |options: Value| json!({ "type": "bind", "source": "/", "destination": "/", "options": options });
+    let writable = containerd.bundle().script(script).edit(|config| config["root"]["readonly"] = json!(false));
+    let bundle = writable.mount(&remount(json!(["bind", "remount", "ro"])));
+    assert_says(&containerd, &bundle, "besides");
+    if !host.reference_fails("it changes the host's filesystem, and makes no place in the root afterwards") {
+        assert_says(&containerd, &bundle.mount(&tmpfs("/later", &[])), "besides");
+        let mount = json!({ "type": "ext4", "source": "/", "destination": "/", "options": ["remount", "ro"] });
+        let message = refusal(&containerd, &containerd.bundle().script("true").mount(&mount));
+        assert!(message.contains("made for the task alone"), "{message}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn of_proc_only_what_holds_figures_can_be_covered() {
     let host = Host::new();
     let containerd = host.containerd();

@@ -127,7 +127,7 @@ pub fn enter(
     let null = wants_null.then(|| null.open()).transpose()?;
     let closed = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
     for tree in read_only {
-        sources.trees.change(tree.as_fd(), false, closed).doing(Kind::Internal, || "cannot make a tmpfs read-only")?;
+        sources.trees.change(tree.as_fd(), false, closed).doing(Kind::Internal, || "cannot make a mount read-only")?;
     }
     if spec.root().as_ref().and_then(|r| r.readonly()).unwrap_or(false) {
         sources
@@ -161,7 +161,8 @@ struct Filling<'a> {
     spec: &'a Spec,
     in_user_namespace: bool,
     made: Option<Made>,
-    /// The tmpfs that become read-only in the end: until then, places for devices and later mounts are made in them.
+    /// The tmpfs, and the root, that become read-only in the end: until then, places for devices and later mounts are
+    /// made in them.
     read_only: Vec<OwnedFd>,
 }
 
@@ -236,16 +237,21 @@ impl Filling<'_> {
 
     /// MOUNT_ATTR_* of a new or changed filesystem for now.
     fn attributes(&self, mount: &Mount, options: &Options) -> u64 {
-        options.all_set() & if is_tmpfs(mount) { !libc::MOUNT_ATTR_RDONLY } else { !0 }
+        options.all_set() & if is_written_to(mount, options) { !libc::MOUNT_ATTR_RDONLY } else { !0 }
     }
 
-    /// Keeps a tmpfs that is to become read-only.
+    /// Keeps a tmpfs, or the root, that is to become read-only.
     fn keep_for_later(&mut self, mount: &Mount, options: &Options, tree: &OwnedFd) -> Result<()> {
-        if is_tmpfs(mount) && options.bind.is_none() && options.all_set() & libc::MOUNT_ATTR_RDONLY != 0 {
+        if is_written_to(mount, options) && options.all_set() & libc::MOUNT_ATTR_RDONLY != 0 {
             self.read_only.push(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?);
         }
         Ok(())
     }
+}
+
+/// Whether places are made in it after this mount, so that it becomes read-only only in the end.
+fn is_written_to(mount: &Mount, options: &Options) -> bool {
+    is_tmpfs(mount) && options.bind.is_none() || crate::inside_root::resolved(mount.destination()).is_empty()
 }
 
 fn is_tmpfs(mount: &Mount) -> bool {

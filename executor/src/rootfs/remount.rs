@@ -41,7 +41,8 @@ impl Made {
             Some("tmpfs" | "ramfs" | "devpts" | "overlay") => None,
             Some("proc") => Some(LinuxNamespaceType::Pid),
             Some("mqueue") => Some(LinuxNamespaceType::Ipc),
-            // The kernel has one for each network namespace.
+            // The kernel has one for each network namespace. A user namespace may have the host's bound there instead, which
+            // the kernel lets nobody inside change.
             Some("sysfs") => Some(LinuxNamespaceType::Network),
             _ => return Ok(()),
         };
@@ -59,7 +60,7 @@ fn has_new(spec: &Spec, kind: LinuxNamespaceType) -> bool {
     namespaces.into_iter().flatten().any(|n| n.typ() == kind && is_new(n))
 }
 
-/// Changes what is mounted at the destination of `mount`; returns it.
+/// Changes what is mounted at the destination of `mount`, which has no other `attributes` than these for now; returns it.
 ///
 /// # Errors
 /// `BadSpec` when nothing is mounted there, or when the host's filesystem would change.
@@ -74,7 +75,8 @@ pub fn remount(
     let target = inside::open(root, mount.destination(), Make::Nothing)?;
     let what = || "cannot remount it";
     if options.bind.is_some() {
-        let change = MountAttributes { set: options.set, clear: options.clear | ALL & !options.set, propagation: 0 };
+        let set = options.set & attributes;
+        let change = MountAttributes { set, clear: options.clear | ALL & !set, propagation: 0 };
         let exactly = trees.change(target.as_fd(), false, change);
         // Attributes that a user namespace has locked stay.
         let named = MountAttributes { clear: options.clear, ..change };

@@ -318,7 +318,9 @@ fn place(mount: &Mount, bundle: &Path, root: &Path) -> Result<Place> {
 fn is_in_earlier(spec: &Spec, mount: &Mount, inside: &Path) -> bool {
     let mut earlier = spec.mounts().iter().flatten().take_while(|other| !std::ptr::eq(*other, mount));
     let inside = inside_root::resolved(inside);
-    earlier.any(|other| inside.starts_with(&inside_root::resolved(other.destination())))
+    // One of the root itself is a remount, and no other place.
+    let at = |other: &Mount| inside_root::resolved(other.destination());
+    earlier.any(|other| !at(other).is_empty() && inside.starts_with(&at(other)))
 }
 
 /// The absolute `path` without `..`.

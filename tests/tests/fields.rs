@@ -329,6 +329,7 @@ fn what_has_no_effect_is_in_the_log() {
         config["process"]["scheduler"] = json!({ "policy": "SCHED_IDLE", "nice": 1 });
         config["process"]["ioPriority"] = json!({ "class": "IOPRIO_CLASS_IDLE", "priority": 5 });
         config["process"]["capabilities"] = json!({ "bounding": ["CAP_KILL"], "ambient": ["CAP_KILL"] });
+        config["linux"]["seccomp"] = json!({ "defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/no/agent" });
     });
     let (shim, log) = containerd.start_heard(&bundle);
     shim.run(&bundle, &Stdio::null());
@@ -339,6 +340,7 @@ fn what_has_no_effect_is_in_the_log() {
         "process.user.shoes ",
         "process.scheduler.nice ",
         "process.ioPriority.priority ",
+        "linux.seccomp.listenerPath ",
     ] {
         log.wait_for(&format!("{field}has no effect"));
     }

@@ -193,15 +193,17 @@ fn listener(profile: &LinuxSeccomp) -> Result<Option<Rc<Listener>>> {
     }
     let notifies = |rule: &&LinuxSyscall| rule.action() == LinuxSeccompAction::ScmpActNotify;
     let mut names = profile.syscalls().iter().flatten().filter(notifies).flat_map(|rule| rule.names()).peekable();
+    let path = profile.listener_path().clone().filter(|path| !path.as_os_str().is_empty());
     if names.peek().is_none() {
+        if path.is_some() {
+            tracing::warn!("linux.seccomp.listenerPath has no effect: no rule has the action SCMP_ACT_NOTIFY");
+        }
         return Ok(None);
     }
     if let Some(name) = names.find(|name| BEFORE_ANYBODY_LISTENS.contains(&name.as_str())) {
         return bad(&format!("cannot be of {name}, which is called before anybody listens"));
     }
-    let Some(path) = profile.listener_path().clone().filter(|path| !path.as_os_str().is_empty()) else {
-        return bad("needs a listenerPath");
-    };
+    let Some(path) = path else { return bad("needs a listenerPath") };
     let metadata = profile.listener_metadata().clone().unwrap_or_default();
     Ok(Some(Rc::new(Listener { path, metadata })))
 }

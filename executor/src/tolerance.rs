@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bowline_error::Result;
+use bowline_error::{Error, Kind, Result};
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capabilities, Capability, LinuxResources, LinuxSchedulerFlag, LinuxSeccomp, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
@@ -22,6 +22,17 @@ use crate::oci::{self, Sent};
 /// Flags of the scheduler: the name that the specification gives them, and the one that oci-spec does.
 const SCHEDULER_FLAGS: [(&str, &str); 2] =
     [("SCHED_FLAG_RESET_ON_FORK", "SCHED_RESET_ON_FORK"), ("SCHED_FLAG_DL_OVERRUN", "SCHED_FLAG_D_L_OVERRUN")];
+
+/// All flags of the scheduler that the specification has.
+const ALL_SCHEDULER_FLAGS: [&str; 7] = [
+    "SCHED_FLAG_RESET_ON_FORK",
+    "SCHED_FLAG_RECLAIM",
+    "SCHED_FLAG_DL_OVERRUN",
+    "SCHED_FLAG_KEEP_POLICY",
+    "SCHED_FLAG_KEEP_PARAMS",
+    "SCHED_FLAG_UTIL_CLAMP_MIN",
+    "SCHED_FLAG_UTIL_CLAMP_MAX",
+];
 
 /// A flag of the scheduler by the name that the specification gives it.
 pub fn name_of_flag(flag: &LinuxSchedulerFlag) -> String {
@@ -77,15 +88,55 @@ pub fn resources(text: &[u8]) -> Result<LinuxResources> {
     })
 }
 
-/// The names of a process's capabilities, as they are written.
+/// What the library takes by other names than the specification, or by default, as it is written.
 #[derive(Deserialize)]
 struct Named {
     capabilities: Option<BTreeMap<String, Option<Vec<String>>>>,
+    scheduler: Option<NamedFlags>,
+    #[serde(rename = "ioPriority")]
+    io_priority: Option<NamedClass>,
+}
+
+#[derive(Deserialize)]
+struct NamedFlags {
+    flags: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct NamedClass {
+    class: Option<String>,
+    priority: Option<i64>,
+}
+
+impl NamedClass {
+    fn is_none(&self) -> bool {
+        self.class.as_ref().is_none_or(String::is_empty)
+    }
 }
 
 impl Named {
-    fn has_unknown(&self) -> bool {
-        self.capabilities.iter().flat_map(BTreeMap::values).flatten().flatten().any(|name| !is_known(name))
+    /// Whether a part is left out.
+    fn is_adapted(&self) -> bool {
+        let mut capabilities = self.capabilities.iter().flat_map(BTreeMap::values).flatten().flatten();
+        capabilities.any(|name| !is_known(name)) || self.io_priority.as_ref().is_some_and(NamedClass::is_none)
+    }
+
+    /// # Errors
+    /// `BadSpec` for a flag that the specification does not have, and for a priority without a class.
+    fn check(&self) -> Result<()> {
+        let mut flags = self.scheduler.iter().flat_map(|scheduler| &scheduler.flags).flatten();
+        if let Some(flag) = flags.find(|flag| !ALL_SCHEDULER_FLAGS.contains(&flag.as_str())) {
+            let message = format!("process.scheduler.flags: {flag} is unknown");
+            let all = ALL_SCHEDULER_FLAGS.join(", ");
+            return Err(Error::new(Kind::BadSpec, message).hint(format!("the flags are {all}")));
+        }
+        let priority = self.io_priority.as_ref().filter(|wanted| wanted.is_none()).and_then(|wanted| wanted.priority);
+        if let Some(priority) = priority.filter(|priority| *priority != 0) {
+            let message = format!("process.ioPriority.class: there is none for the priority {priority}");
+            return Err(Error::new(Kind::BadSpec, message)
+                .hint("the classes are IOPRIO_CLASS_RT, IOPRIO_CLASS_BE and IOPRIO_CLASS_IDLE"));
+        }
+        Ok(())
     }
 }
 
@@ -98,8 +149,9 @@ fn is_known(name: &str) -> bool {
 
 /// Parses `text` as it is, or as `adapt` makes it. `adapt` returns whether it has changed anything.
 fn parsed<T: Sent>(text: &[u8], named: Option<Named>, adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
+    named.as_ref().map_or(Ok(()), Named::check)?;
     let as_it_is = oci::parse(text);
-    if as_it_is.is_ok() && !named.is_some_and(|named| named.has_unknown()) {
+    if as_it_is.is_ok() && !named.is_some_and(|named| named.is_adapted()) {
         return as_it_is;
     }
     // Its error says where in the text it is.
@@ -308,11 +360,13 @@ mod tests {
     #[test]
     fn flags_of_the_scheduler_have_the_names_of_the_specification() {
         let flags = |flags: Value| of(&json!({ "scheduler": { "policy": "SCHED_OTHER", "flags": flags } }));
-        for (name, _) in SCHEDULER_FLAGS {
+        for name in ALL_SCHEDULER_FLAGS {
             assert!(flags(json!([name])).is_ok(), "{name}");
         }
-        let error = flags(json!(["SCHED_FLAG_X"])).expect_err("unknown");
-        assert!(error.to_string().contains("SCHED_FLAG_X"), "{error}");
+        for unknown in ["SCHED_FLAG_X", "SCHED_FLAG_D_L_OVERRUN", "SCHED_RESET_ON_FORK"] {
+            let error = flags(json!([unknown])).expect_err("unknown");
+            assert!(error.to_string().contains(unknown), "{error}");
+        }
     }
 
     #[test]
@@ -330,14 +384,18 @@ mod tests {
         for section in [
             json!({ "ioPriority": { "class": "", "priority": 0 } }),
             json!({ "ioPriority": { "class": null } }),
+            json!({ "ioPriority": { "priority": 0 } }),
             json!({ "scheduler": { "policy": "", "flags": null, "nice": 0 } }),
             json!({ "execCPUAffinity": { "initial": "", "final": "" } }),
         ] {
-            assert!(of(&section).is_ok(), "{section}");
+            let process = of(&section).unwrap_or_else(|error| panic!("{section}: {error}"));
+            assert!(process.io_priority().is_none() && process.scheduler().is_none(), "{section}");
         }
         for (section, named) in [
             (json!({ "ioPriority": { "class": false } }), "ioPriority.class"),
             (json!({ "ioPriority": { "class": "", "priority": "" } }), "ioPriority.class"),
+            (json!({ "ioPriority": { "priority": 4 } }), "ioPriority.class"),
+            (json!({ "ioPriority": { "class": "", "priority": 4 } }), "ioPriority.class"),
             (json!({ "scheduler": { "policy": 0 } }), "scheduler.policy"),
             (json!({ "execCPUAffinity": { "initial": 0 } }), "execCPUAffinity.initial"),
         ] {

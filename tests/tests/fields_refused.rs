@@ -218,6 +218,11 @@ fn what_runc_refuses_is_refused_too_and_named() {
         cases.push(("linux.gidMappings", map.clone(), "linux.gidMappings"));
         let priority = json!({ "class": "IOPRIO_CLASS_BE", "priority": 8 });
         cases.push(("process.ioPriority", priority, "process.ioPriority.priority"));
+        cases.push(("process.ioPriority", json!({ "priority": 5 }), "process.ioPriority.class"));
+        for flag in ["SCHED_FLAG_DREAM", "SCHED_RESET_ON_FORK"] {
+            let scheduler = json!({ "policy": "SCHED_OTHER", "flags": [flag] });
+            cases.push(("process.scheduler", scheduler, "process.scheduler.flags"));
+        }
         cases.push(("process.scheduler", json!({ "policy": "SCHED_DREAM" }), "process.scheduler.policy"));
         unsupported.push(("process.scheduler", json!({ "policy": "SCHED_ISO" }), "process.scheduler"));
         for architecture in

@@ -137,7 +137,7 @@ impl Update {
         }
         task.hugepages.extend(self.hugepages.clone());
         task.unified.extend(self.unified.clone());
-        task.validate()?;
+        task.validate_updated()?;
         Ok(task)
     }
 }
@@ -273,6 +273,15 @@ mod tests {
         assert_eq!((free.cpu.limit, free.memory.limit, free.memory.high), (None, None, None));
         assert_eq!((free.cpu.shares, free.pids), (Some(7), Some(Ceiling::At(3))));
         assert_eq!(Update::lifting(&of("memory.high = '32M'")).unwrap().memory.limit, None);
+    }
+
+    #[test]
+    fn limits_of_a_bundle_s_task_can_be_changed() {
+        let task = parse("bundle = '/b'", Format::Toml).unwrap();
+        let of = |update: &str| parse_update(update, Format::Toml).unwrap().applied_to(&task);
+        assert_eq!(of("memory.limit = '64M'\npids = 'max'").unwrap().pids, Some(Ceiling::Unlimited));
+        assert_eq!(of("memory.limit = '64M'").unwrap().validate().unwrap_err().field, "memory", "as a new one");
+        assert_eq!(of("memory.swap = 'max'").unwrap_err().field, "memory.swap", "beyond what limit?");
     }
 
     #[test]

@@ -41,6 +41,19 @@ impl Task {
     /// As [`Task::validate`].
     pub fn validate_member(&self) -> Result<(), Invalid> {
         bundle::check(self)?;
+        self.validate_parts()
+    }
+
+    /// Like [`Task::validate`], after an update: limits beside a bundle are those that take the place of its own.
+    ///
+    /// # Errors
+    /// As [`Task::validate`].
+    pub(crate) fn validate_updated(&self) -> Result<(), Invalid> {
+        self.validate_parts()?;
+        limits::shares(self.cpu.shares)
+    }
+
+    fn validate_parts(&self) -> Result<(), Invalid> {
         process::check(self)?;
         health::check(self)?;
         users::check(self)?;

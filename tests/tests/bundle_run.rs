@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, eventually, process_exists};
+use bowline_tests::harness::{Build, eventually, only_v2, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -53,6 +53,31 @@ fn its_limits_and_its_filter_are_the_kernel_s() {
     }
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is kept in the bundle");
     tasks.iter().for_each(|task| drop(task.end()));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn its_limits_can_be_changed_while_it_runs() {
+    let host = Host::new();
+    let toml = shell("exec sleep 1000") + "memory = {limit = '64M', swap = '16M'}\npids = 7";
+    let task = of(&host, &bundle(&host, &toml, |_| {})).start();
+    task.bowline("update", ["--memory=32M", "--pids=9"]).assert_code(0);
+    let most = if only_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+    let limits = || (task.cgroup_file("memory", most), task.cgroup_file("pids", "pids.max"));
+    assert_eq!(limits(), ("33554432".to_owned(), "9".to_owned()));
+    if only_v2() {
+        assert_eq!(task.cgroup_file("memory", "memory.swap.max"), "16777216", "as the bundle says");
+    }
+    let described = &task.inspect()["task"];
+    assert_eq!((&described["memory"]["limit"], &described["pids"]), (&"32M".into(), &9.into()), "{described}");
+    task.bowline("update", ["--pids=max"]).assert_code(0);
+    assert_eq!(limits(), ("33554432".to_owned(), "max".to_owned()));
+    task.bowline("update", ["--memory=48M", "--swap=0"]).assert_code(0);
+    assert_eq!(limits().0, "50331648");
+    if only_v2() {
+        assert_eq!(task.cgroup_file("memory", "memory.swap.max"), "0");
+    }
+    task.end();
     host.assert_nothing_left();
 }
 

@@ -21,7 +21,7 @@ pub fn build_update(task: &Task, update: &Update, host: &Host) -> Result<(Task, 
     let whole = resources(&merged, host, Vec::new())?;
     let mut changes = LinuxResources::default();
     changes
-        .set_memory(memory(&update.memory, whole.memory().as_ref()))
+        .set_memory(memory(&update.memory, &merged, whole.memory().as_ref()))
         .set_cpu(cpu(&update.cpu, &merged, whole.cpu().as_ref()))
         .set_pids(update.pids.map(pids))
         .set_block_io(update_io(&update.io, host)?)
@@ -31,14 +31,17 @@ pub fn build_update(task: &Task, update: &Update, host: &Host) -> Result<(Task, 
 }
 
 /// Limit and swap go together: OCI counts both in one figure.
-fn memory(update: &MemoryUpdate, whole: Option<&LinuxMemory>) -> Option<LinuxMemory> {
+fn memory(update: &MemoryUpdate, merged: &Task, whole: Option<&LinuxMemory>) -> Option<LinuxMemory> {
     let mut memory = LinuxMemory::default();
     if update.limit.is_some() || update.swap.is_some() {
         let lifted = update.limit == Some(Ceiling::Unlimited);
         let whole = whole.cloned().unwrap_or_default();
         memory.set_limit(if lifted { Some(-1) } else { whole.limit() });
-        memory.set_swap(if lifted { Some(-1) } else { whole.swap() });
-        memory.set_swappiness(whole.swappiness());
+        // What a bundle says of swap, which the description does not know, stays.
+        if lifted || merged.bundle.is_none() || merged.memory.swap.is_some() {
+            memory.set_swap(if lifted { Some(-1) } else { whole.swap() });
+            memory.set_swappiness(whole.swappiness());
+        }
     }
     memory.set_reservation(update.low.map(ByteSize::as_i64));
     (memory != LinuxMemory::default()).then_some(memory)

@@ -234,6 +234,12 @@ pub fn check_process(process: &Process) -> Result<()> {
     if !process.cwd().is_absolute() {
         return bad(format!("process.cwd: {:?} is not absolute", process.cwd().display().to_string()));
     }
+    for (name, all) in [("args", process.args()), ("env", process.env())] {
+        // The kernel would take what is before it.
+        if let Some(index) = all.iter().flatten().position(|text| text.contains('\0')) {
+            return bad(format!("process.{name}[{index}]: it contains a NUL byte"));
+        }
+    }
     let is_variable = |text: &str| text.find('=').is_some_and(|at| at > 0);
     if let Some(text) = process.env().iter().flatten().find(|text| !is_variable(text)) {
         return bad(format!("process.env: {text:?} is not NAME=value"));

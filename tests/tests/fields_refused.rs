@@ -152,6 +152,12 @@ fn what_runc_refuses_is_refused_too_and_named() {
         ("linux.resources.devices", rule(json!({ "type": "p" })), "type"),
         ("linux.resources.devices", rule(json!({ "access": "" })), "access"),
         ("process.rlimits", json!([{ "type": "RLIMIT_NOISE", "hard": 1, "soft": 1 }]), "RLIMIT_NOISE"),
+        ("linux.seccomp", json!({ "defaultAction": "SCMP_ACT_DREAM" }), "SCMP_ACT_DREAM"),
+        (
+            "linux.seccomp",
+            json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_DREAM"] }),
+            "SCMP_ARCH_DREAM",
+        ),
         ("linux.resources.cpu", json!({ "shares": 300_000 }), "shares"),
         ("linux.resources.memory", json!({ "swappiness": 101 }), "swappiness"),
         ("hostname", json!("x".repeat(70)), "hostname"),
@@ -219,6 +225,8 @@ fn what_runc_refuses_is_refused_too_and_named() {
         let priority = json!({ "class": "IOPRIO_CLASS_BE", "priority": 8 });
         cases.push(("process.ioPriority", priority, "process.ioPriority.priority"));
         cases.push(("process.ioPriority", json!({ "priority": 5 }), "process.ioPriority.class"));
+        let dream = json!({ "class": "IOPRIO_CLASS_DREAM", "priority": 1 });
+        cases.push(("process.ioPriority", dream, "process.ioPriority.class"));
         for flag in ["SCHED_FLAG_DREAM", "SCHED_RESET_ON_FORK"] {
             let scheduler = json!({ "policy": "SCHED_OTHER", "flags": [flag] });
             cases.push(("process.scheduler", scheduler, "process.scheduler.flags"));
@@ -279,6 +287,8 @@ fn what_runc_knows_in_part_is_refused_by_name() {
     assert_refused(&[
         ("linux.namespaces", hosts, "linux.namespaces[1].path"),
         ("process.env", json!(["x"]), "process.env"),
+        ("process.env", json!(["A=1", "B=\0"]), "process.env[1]"),
+        ("process.args", json!(["/bin/sh", "-c", "exit\0"]), "process.args[2]"),
         ("process.consoleSize", json!({ "height": 70_000, "width": 1 }), "process.consoleSize"),
         ("process.capabilities", beyond, "process.capabilities.effective"),
         ("process.rlimits", json!([{ "type": "RLIMIT_NOFILE", "hard": 1, "soft": 2 }]), "RLIMIT_NOFILE"),

@@ -4,7 +4,7 @@ use bowline_tests::Host;
 use bowline_tests::harness::containerd::Code;
 use bowline_tests::harness::cri::proto::LinuxContainerResources;
 use bowline_tests::harness::cri::{Container, Cri, Pod, knows_drain};
-use bowline_tests::harness::{eventually, only_v2, process_exists};
+use bowline_tests::harness::{eventually, only_v2, process_exists, skip_version};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: i64 = 64 << 20;
@@ -60,9 +60,9 @@ fn an_exec_that_takes_too_long_is_killed() {
 
 #[test]
 fn an_exec_whose_output_a_child_holds_is_given_up_in_time() {
-    // Bookworm's containerd waits for ever, whatever the runtime; the virtual machine has a younger one.
+    // Bookworm's containerd is older; the virtual machine has a younger one.
     if !knows_drain() {
-        return;
+        return skip_version("containerd before 1.6.22 waits for ever, whatever the runtime");
     }
     with_a_sleeper(|sleeper| {
         let command = ["/bin/sh", "-c", "sleep 1000 & echo $! > /pid"];

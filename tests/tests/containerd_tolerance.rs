@@ -81,6 +81,18 @@ fn a_capability_that_the_host_does_not_give_is_left_out() {
 }
 
 #[test]
+fn an_oom_score_that_the_host_does_not_let_be_lowered_fails_the_create() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("exit 0").edit(|config| config["process"]["oomScoreAdj"] = json!(-5));
+    let shim = containerd.start_without(&bundle, "sys_resource");
+    let failure = shim.create(&bundle, &Stdio::null()).expect_err("the kernel refuses it");
+    assert!(failure.message.contains("oom_score_adj"), "{failure:?}");
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn flags_of_the_scheduler_have_the_specification_s_names() {
     let host = Host::new();
     if host.reference_fails("runc before 1.2 knows no scheduler") {

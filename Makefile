@@ -183,7 +183,8 @@ test-each-absent: need-test debug
 .PHONY: test-every-call
 test-every-call: need-test debug
 	$(call run-cases,$(BIN),BOWLINE_EVERY_CALL=1) \
-		seccomp::any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs
+		seccomp::any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs \
+		seccomp::so_may_any_for_an_exec
 
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup close_range_cloexec

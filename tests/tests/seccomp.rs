@@ -30,6 +30,15 @@ fn exits() -> Vec<u8> {
     elf(&code)
 }
 
+/// An ELF program that waits for ever, by `pause` or `ppoll` alone.
+fn waits() -> Vec<u8> {
+    #[cfg(target_arch = "x86_64")]
+    let code = [0xb8, 0x22, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
+    #[cfg(target_arch = "aarch64")]
+    let code = [0x28, 9, 0x80, 0xd2, 1, 0, 0, 0xd4, 0xfe, 0xff, 0xff, 0x17];
+    elf(&code)
+}
+
 /// An ELF program that makes the call `number`, without arguments, and exits with its errno.
 fn calls(number: u16) -> Vec<u8> {
     let [low, high] = number.to_le_bytes();
@@ -275,14 +284,13 @@ fn all_calls(host: &Host) -> Vec<String> {
 /// One call in so many is denied, others in each of the runs; `BOWLINE_EVERY_CALL=1` denies each.
 const ONE_IN: usize = 61;
 
-#[test]
-fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs() {
-    let host = Host::new();
-    let calls = all_calls(&host);
+/// Runs tasks that `run` makes of a description without a command, each with one call denied that is not among `used`, nor
+/// what any runtime needs: all exit with 0.
+#[track_caller]
+fn deny_each(host: &Host, used: &[&str], run: impl Fn(&str) -> Ran) {
+    let calls = all_calls(host);
     assert!(calls.len() > 350, "{calls:?}");
     let one_in = if std::env::var_os("BOWLINE_EVERY_CALL").is_some() { 1 } else { ONE_IN };
-    let root = host.busybox_root();
-    place(&host, root.path(), &exits());
     let mut runs = 0;
     for no_new_privs in [true, false] {
         for user in ["0:0", "1000:1000"] {
@@ -290,22 +298,45 @@ fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs
                 runs += 1;
                 for name in calls.iter().skip(runs % one_in).step_by(one_in).map(String::as_str) {
                     let needed = if no_new_privs { &["execve"][..] } else { &NEEDED };
-                    if needed.contains(&name) || name == "exit_group" {
+                    if needed.contains(&name) || used.contains(&name) {
                         continue;
                     }
                     let rules = json!([{"names": [name], "action": action}]);
                     let profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules});
                     let profile = host.file("profile.json", &profile.to_string());
-                    let toml = format!(
-                        "command = '/probe'\nseccomp = '{}'\nuser = '{user}'\nno_new_privs = {no_new_privs}",
-                        profile.display()
-                    );
-                    let ran = host.described(&toml).rootfs(root.path()).run();
+                    let profile = profile.display();
+                    let ran = run(&format!("seccomp = '{profile}'\nuser = '{user}'\nno_new_privs = {no_new_privs}"));
                     assert!(ran.code == Some(0), "{name} {action} {user} {no_new_privs}: {ran}");
                 }
             }
         }
     }
+}
+
+#[test]
+fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    place(&host, root.path(), &exits());
+    deny_each(&host, &["exit_group"], |more| {
+        host.described(&format!("command = '/probe'\n{more}")).rootfs(root.path()).run()
+    });
+    host.assert_nothing_left();
+}
+
+#[test]
+fn so_may_any_for_an_exec() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    place(&host, root.path(), &waits());
+    fs::rename(root.path().join("probe"), root.path().join("waits")).expect("ours");
+    place(&host, root.path(), &exits());
+    deny_each(&host, &["exit_group", "pause", "ppoll"], |more| {
+        let task = host.described(&format!("command = '/waits'\n{more}")).rootfs(root.path()).start();
+        let ran = task.bowline("exec", ["--", "/probe"]);
+        task.end();
+        ran
+    });
     host.assert_nothing_left();
 }
 

@@ -195,7 +195,10 @@ impl Log {
         loop {
             // Any later change shows in the wait below.
             let folders = self.chains.iter().map(|(_, chain)| chain.folder()).chain([folder.path()]);
-            let complete = folders.fold(true, |all, folder| watch.add(folder) && all);
+            let mut complete = true;
+            for folder in folders {
+                complete &= watch.add(folder);
+            }
             let writer = writer(folder, id, record, shim);
             if self.print()? == Reader::Gone {
                 return Ok(());

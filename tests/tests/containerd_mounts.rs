@@ -376,11 +376,13 @@ fn the_root_may_be_changed_by_a_remount() {
     let containerd = host.containerd();
     let script = "(echo x > /x) 2>/dev/null && echo written; echo x > /run/x && echo besides";
     let remount = |options: Value| json!({ "type": "bind", "source": "/", "destination": "/", "options": options });
-    let writable = containerd.bundle().script(script).edit(|config| config["root"]["readonly"] = json!(false));
-    let bundle = writable.mount(&remount(json!(["bind", "remount", "ro"])));
-    assert_says(&containerd, &bundle, "besides");
+    let bundle = || {
+        let writable = containerd.bundle().script(script).edit(|config| config["root"]["readonly"] = json!(false));
+        writable.mount(&remount(json!(["bind", "remount", "ro"])))
+    };
+    assert_says(&containerd, &bundle(), "besides");
     if !host.reference_fails("it changes the host's filesystem, and makes no place in the root afterwards") {
-        assert_says(&containerd, &bundle.mount(&tmpfs("/later", &[])), "besides");
+        assert_says(&containerd, &bundle().mount(&tmpfs("/later", &[])), "besides");
         let mount = json!({ "type": "ext4", "source": "/", "destination": "/", "options": ["remount", "ro"] });
         let message = refusal(&containerd, &containerd.bundle().script("true").mount(&mount));
         assert!(message.contains("made for the task alone"), "{message}");

@@ -148,7 +148,7 @@ fn checks_limits_and_a_stop_go_on() {
     assert!(health("healthy"));
     touch(task.program_pid(), "sick");
     eventually("it is not", || health("unhealthy").then_some(()));
-    let stop = host.spawn(["stop", "--grace", "3s", task.id()]);
+    let stop = host.spawn(["stop", "--grace", "10s", task.id()]);
     eventually("it stops", || (task.status() == "stopping").then_some(()));
     upgrade(&task);
     assert_eq!(task.status(), "stopping");

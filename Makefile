@@ -201,7 +201,7 @@ TESTS_close_range_cloexec = fallbacks descriptors exec_security
 # Whatever starts, counts, limits or kills processes.
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
 
-## test-remade   all cases, where every future that waits is dropped at random and made again from what the shim knows
+## test-remade   the cases of whatever waits, where every future that waits is dropped at random and made again from what the shim knows
 .PHONY: test-remade
 test-remade: need-test debug
 	$(call run-cases,$(ABSENT),BOWLINE_REMADE=1) all $(addprefix -,$(NOT_REMADE))

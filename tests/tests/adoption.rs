@@ -12,114 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde_json::{Value, json};
 
-fn lines(count: usize) -> String {
-    (1..=count).map(|n| format!("line {n}\n")).collect()
-}
-
-/// How often the task was taken over, by its shims' words.
-fn takeovers(task: &Task<'_>) -> usize {
-    task.log("shim.log").matches("took over").count()
-}
-
 fn signal_shim(task: &Task<'_>, signal: Signal) {
     task.wait_until_recorded();
     kill_process(Pid::from_raw(task.shim_pid_on_disk()).expect("a pid"), signal).expect("it lives");
-}
-
-#[test]
-fn who_waits_learns_the_real_exit_code_and_no_output_is_lost() {
-    let host = Host::new();
-    let task = host.task(WRITER).flag("--init").start();
-    let program = task.program_pid();
-    let waiters: Vec<_> = (0..5).map(|_| host.spawn(["wait", task.id()])).collect();
-    eventually("all wait", || (task.socket_ends() > waiters.len()).then_some(()));
-    for line in 1..=4 {
-        task.wait_for_line(&format!("line {line}"));
-        task.crash_shim();
-        touch(program, &line.to_string());
-    }
-    task.wait_for_line("line 5");
-    touch(program, "end");
-    for waiter in waiters {
-        waiter.finish().assert_says("7");
-    }
-    assert_eq!(task.said("stdout"), lines(5));
-    assert_eq!(takeovers(&task), 4, "one of five is first each time");
-    assert_eq!(task.wait()["shim_died"], false);
-    host.assert_nothing_left();
-}
-
-#[test]
-fn a_run_in_the_foreground_goes_on_reading() {
-    let host = Host::new();
-    let (task, run) = host.task(WRITER).flag("--init").spawn();
-    run.read_stdout();
-    run.wait_for_out("line 1\n");
-    let program = task.program_pid();
-    for line in 1..=3 {
-        run.wait_for_out(&format!("line {line}\n"));
-        task.crash_shim();
-        touch(program, &line.to_string());
-    }
-    run.wait_for_out("line 4\n");
-    touch(program, "end");
-    let ran = run.finish();
-    ran.assert_code(7);
-    assert_eq!(String::from_utf8_lossy(&ran.stdout), lines(4));
-    host.assert_nothing_left();
-}
-
-#[test]
-fn an_interrupt_of_a_run_stops_the_task_under_its_new_shim() {
-    let host = Host::new();
-    let (task, run) = host.task("trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done").flag("--init").spawn();
-    run.wait_for_out("ready");
-    task.crash_shim();
-    eventually("there is a new shim", || (takeovers(&task) == 1).then_some(()));
-    run.signal(Signal::INT);
-    run.finish().assert_code(6);
-    host.assert_nothing_left();
-}
-
-#[test]
-fn who_is_attached_is_attached_again() {
-    let host = Host::new();
-    let task = host.task(WRITER).flag("--init").start();
-    task.wait_for_line("line 1");
-    let program = task.program_pid();
-    let attached = host.spawn(["attach", "--no-stdin", task.id()]);
-    attached.read_stdout();
-    let is_read = || fds_of(task.shim_pid_on_disk()).iter().any(|name| name.contains("/attach-"));
-    eventually("it is attached", || is_read().then_some(()));
-    touch(program, "1");
-    attached.wait_for_out("line 2\n");
-    task.crash_shim();
-    eventually("it is attached again", || (takeovers(&task) == 1 && is_read()).then_some(()));
-    touch(program, "2");
-    attached.wait_for_out("line 3\n");
-    touch(program, "end");
-    attached.finish().assert_code(7);
-    host.assert_nothing_left();
-}
-
-#[test]
-fn attach_has_the_code_of_a_task_that_ends_before_it_is_attached_again() {
-    let host = Host::new();
-    let task = host.task(WRITER).flag("--init").start();
-    task.wait_for_line("line 1");
-    let program = task.program_pid();
-    let attached = host.spawn(["attach", "--no-stdin", task.id()]);
-    let is_read = || fds_of(task.shim_pid_on_disk()).iter().any(|name| name.contains("/attach-"));
-    eventually("it is attached", || is_read().then_some(()));
-    // What the shim answers now comes after its answer to `attach`.
-    let shim = task.shim_pid();
-    attached.signal(Signal::STOP);
-    task.kill_shim(shim);
-    touch(program, "end");
-    eventually("the program has ended", || (!process_exists(program)).then_some(()));
-    attached.signal(Signal::CONT);
-    attached.finish().assert_code(7);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -129,7 +24,7 @@ fn without_init_the_kernel_may_tell_the_exit_code() {
     let program = task.pid();
     task.crash_shim();
     let waiter = host.spawn(["wait", "--json", task.id()]);
-    eventually("there is a new shim", || (takeovers(&task) == 1).then_some(()));
+    eventually("there is a new shim", || (task.takeovers() == 1).then_some(()));
     touch(program, "end");
     let report = waiter.finish().assert_code(0).json();
     let is = |code, died| report["exit_code"] == code && report["shim_died"] == died;
@@ -213,7 +108,7 @@ fn a_command_that_begins_once_its_shim_is_killed_gets_a_new_one() {
         }
         fs::write(cgroup.join(file), thawed).expect("root may");
         command.finish().assert_code(0);
-        assert_eq!(takeovers(&task), 1, "{verb:?}");
+        assert_eq!(task.takeovers(), 1, "{verb:?}");
         task.stop(["--grace=50s"]).assert_killed_by("TERM");
     }
     host.assert_nothing_left();
@@ -515,7 +410,7 @@ fn the_units_that_are_installed_take_over_what_has_lost_its_shim() {
     task.kill_shim(task.shim_pid());
     systemctl(&["start", "--", &service.name]);
     assert_shows(&service.name, &["ActiveState=inactive", "Result=success"]);
-    assert_eq!(takeovers(&task), 1, "{}", service.said());
+    assert_eq!(task.takeovers(), 1, "{}", service.said());
     // The service has ended, and its shim has not.
     touch(program, "1");
     task.wait_for_line("line 2");
@@ -523,7 +418,7 @@ fn the_units_that_are_installed_take_over_what_has_lost_its_shim() {
     task.kill_shim(task.shim_pid());
     let timer = Installed::new(names[1].clone(), TIMER);
     systemctl(&["start", "--", &timer.name]);
-    eventually("the timer has it taken over", || (takeovers(&task) == 2).then_some(()));
+    eventually("the timer has it taken over", || (task.takeovers() == 2).then_some(()));
     touch(program, "end");
     task.wait().assert_code(7);
     drop((timer, service));

@@ -28,7 +28,7 @@ fn of_many_who_take_over_at_once_one_wins_and_serves_the_others() {
     let said: Vec<Ran> = adopters.into_iter().map(|adopter| adopter.finish()).collect();
     assert!(said.iter().all(|ran| ran.code == Some(0)), "{said:?}");
     exec.finish().assert_code(4);
-    assert_eq!(task.log("shim.log").matches("took over").count(), 1, "{}", task.log("shim.log"));
+    assert_eq!(task.takeovers(), 1, "{}", task.log("shim.log"));
     touch(program, "end");
     for waiter in waiters {
         waiter.finish().assert_says("7");
@@ -48,9 +48,7 @@ fn a_shim_that_takes_long_to_take_over_is_waited_for() {
     eventually("all wait", || (task.socket_ends() > waiters.len()).then_some(()));
     // The next shim is a child of one that waits, and stays a zombie.
     task.crash_shim();
-    eventually("all wait again", || {
-        (task.log("shim.log").matches("took over").count() == 1 && task.socket_ends() > waiters.len()).then_some(())
-    });
+    eventually("all wait again", || (task.takeovers() == 1 && task.socket_ends() > waiters.len()).then_some(()));
     waiters.iter().for_each(|waiter| waiter.signal(Signal::STOP));
     task.crash_shim();
     // In the place of a third one: it has the lock, listens, and has not taken anything over yet.
@@ -67,7 +65,7 @@ fn a_shim_that_takes_long_to_take_over_is_waited_for() {
     }
     // It dies, too.
     drop((listener, lock));
-    eventually("there is another shim", || (task.log("shim.log").matches("took over").count() == 2).then_some(()));
+    eventually("there is another shim", || (task.takeovers() == 2).then_some(()));
     touch(task.program_pid(), "end");
     for waiter in waiters {
         waiter.finish().assert_says("7");

@@ -7,6 +7,7 @@
 
 mod adoption;
 mod adoption_trouble;
+mod adoption_waiting;
 mod apparmor;
 mod attach;
 mod bad_input_cli;

@@ -430,7 +430,7 @@ fn a_shim_that_is_killed_as_it_is_asked_has_died_and_does_not_run_on() {
         assert!(ran.err().contains(&format!("the shim of task {}", task.id())) && ran.err().contains("died"), "{ran}");
         assert!(!ran.err().contains("runs on as it was"), "{ran}");
     }
-    assert_eq!(task.log("shim.log").matches("took over").count(), 1, "{}", task.log("shim.log"));
+    assert_eq!(task.takeovers(), 1, "{}", task.log("shim.log"));
     touch(program, "end");
     task.wait().assert_code(7);
     host.assert_nothing_left();

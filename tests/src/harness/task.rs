@@ -345,6 +345,11 @@ impl<'h> Task<'h> {
         self.cgroup_file("cpu", if only_v2() { "cpu.weight" } else { "cpu.shares" }).parse().expect("a number")
     }
 
+    /// How often the task was taken over, by its shims' words.
+    pub fn takeovers(&self) -> usize {
+        self.log("shim.log").matches("took over").count()
+    }
+
     /// The pids in its cgroup and in those below it, but for bowline's own init.
     #[track_caller]
     pub fn processes(&self) -> Vec<i32> {

@@ -182,14 +182,20 @@ fn a_stop_keeps_its_deadline_and_its_reason() {
 #[test]
 fn a_stop_that_its_shim_did_not_hear_is_asked_of_the_next() {
     let host = Host::new();
-    let task = host.task("trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done").start();
-    task.wait_for_line("ready");
-    signal_shim(&task, Signal::STOP);
-    let stop = host.spawn(["stop", "--grace=50s", task.id()]);
-    eventually("it has asked", || (task.socket_ends() >= 2).then_some(()));
-    task.crash_shim();
-    stop.finish().assert_code(0);
-    task.wait().assert_code(6);
+    // Of one that it starts itself, and of one that somebody else has started before it looks again.
+    for by_others in [false, true] {
+        let task = host.task("trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done").start();
+        task.wait_for_line("ready");
+        signal_shim(&task, Signal::STOP);
+        let stop = host.spawn(["stop", "--grace=50s", task.id()]);
+        eventually("it has asked", || (task.socket_ends() >= 2).then_some(()));
+        task.crash_shim();
+        if by_others {
+            host.bowline(["adopt", task.id()]).assert_says(task.id());
+        }
+        stop.finish().assert_code(0);
+        task.wait().assert_code(6);
+    }
     host.assert_nothing_left();
 }
 
@@ -442,6 +448,8 @@ fn a_pid_that_is_another_processs_is_left_alone() {
     assert!(report["init_lost"].as_str().is_some_and(|said| said.contains(&why)), "{report:?}");
     assert!(task.log("shim.log").contains(&why), "{}", task.log("shim.log"));
     task.bowline("wait", []).assert_refused(125, &[task.id(), &why]);
+    let told = host.bowline(["events", task.id()]);
+    assert!(String::from_utf8_lossy(&told.stdout).contains(&why), "{told:?}");
     assert!(other.try_wait().expect("a child").is_none(), "another process was signalled");
     other.kill().expect("it lives");
     other.wait().expect("a child");

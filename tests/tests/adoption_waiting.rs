@@ -2,7 +2,7 @@
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, WRITER, eventually, fds_of, process_exists, touch};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The first so many lines of [`WRITER`].
 fn lines(count: usize) -> String {
@@ -104,6 +104,34 @@ fn attach_has_the_code_of_a_task_that_ends_before_it_is_attached_again() {
     touch(program, "end");
     eventually("the program has ended", || (!process_exists(program)).then_some(()));
     attached.signal(Signal::CONT);
+    attached.finish().assert_code(7);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn attach_goes_on_though_the_next_shim_dies_before_it_answers() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    let attached = host.spawn(["attach", "--no-stdin", task.id()]);
+    attached.read_stdout();
+    eventually("it is attached", || is_read(&task).then_some(()));
+    let shim = task.shim_pid();
+    attached.signal(Signal::STOP);
+    task.kill_shim(shim);
+    host.bowline(["adopt", task.id()]).assert_says(task.id());
+    let next = task.shim_pid();
+    kill_process(Pid::from_raw(next).expect("a pid"), Signal::STOP).expect("it lives");
+    let others = task.socket_ends();
+    attached.signal(Signal::CONT);
+    // It asks whether the next one serves, and then to be attached.
+    eventually("the next shim is asked", || (task.socket_ends() >= others + 2).then_some(()));
+    task.crash_shim();
+    eventually("it is attached again", || (task.takeovers() == 2 && is_read(&task)).then_some(()));
+    touch(program, "1");
+    attached.wait_for_out("line 2\n");
+    touch(program, "end");
     attached.finish().assert_code(7);
     host.assert_nothing_left();
 }

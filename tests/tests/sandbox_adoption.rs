@@ -1,6 +1,6 @@
 //! A sandbox whose shim died goes on under a new one, with all its members.
 
-use std::fs;
+use std::fs::{self, File};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Sandbox, Task, Trace, WRITER, eventually, namespace_of, process_exists, touch};
@@ -135,6 +135,26 @@ fn members_that_ended_meanwhile_have_their_reports_and_are_counted_no_more() {
     host.bowline(["adopt", stays.id()]).assert_says(stays.id());
     ends.wait().assert_code(7);
     eventually("it is no member", || (sandbox.inspect()["members"] == json!([stays.id()])).then_some(()));
+    sandbox.rm(["-f"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_member_whose_lock_somebody_has_for_a_moment_is_taken_over_too() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let task = sandbox.task(IDLE).start();
+    sandbox.kill_shim();
+    // As any command has it that looks at whose the member is.
+    let lock = File::open(task.file("lock")).expect("its lock");
+    lock.try_lock().expect("nobody has it");
+    let adopting = host.spawn(["adopt", sandbox.id()]);
+    let log = sandbox.file("shim.log");
+    let said = || fs::read_to_string(&log).unwrap_or_default();
+    eventually("the new shim waits", || said().contains("waits for the lock of a member").then_some(()));
+    drop(lock);
+    adopting.finish().assert_says(sandbox.id());
+    task.exec("exit 3").assert_code(3);
     sandbox.rm(["-f"]);
     host.assert_nothing_left();
 }

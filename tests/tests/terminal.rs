@@ -76,6 +76,7 @@ fn the_window_has_its_size_inside_and_a_change_is_told() {
 fn wait_until_it_runs(task: &Task, program: &str) {
     let runs =
         |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == program);
+    task.wait_until_running();
     eventually(format_args!("{program} runs"), || task.processes().iter().any(runs).then_some(()));
 }
 

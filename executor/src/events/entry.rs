@@ -111,6 +111,9 @@ pub enum Event {
         stopped_by: Option<StoppedBy>,
         /// The shim died before the task: nobody saw the end.
         shim_died: bool,
+        /// Why the next shim did not find its init, where it looked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        init_lost: Option<String>,
     },
     /// The task's folder is gone, and everything that was known of the task.
     Removed,
@@ -125,6 +128,7 @@ impl Event {
             oom_killed: report.oom_killed,
             stopped_by: report.stopped_by,
             shim_died: report.shim_died,
+            init_lost: report.init_lost.clone(),
         }
     }
 

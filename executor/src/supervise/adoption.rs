@@ -36,7 +36,7 @@ use super::task::Task;
 use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
-use crate::folder::{EventCounts, Folder, Record};
+use crate::folder::{EventCounts, Folder, Lock, Record};
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
 use crate::launch::Live;
@@ -136,7 +136,7 @@ impl Supervisor {
         events: &EventCounts,
     ) -> Result<()> {
         let id: TaskId = folder.name().parse().map_err(Error::from)?;
-        let lock = sandbox.map(|_| folder.lock_shared()).transpose()?;
+        let lock = if sandbox.is_some() { Some(members_lock(&folder).await?) } else { None };
         let none = || Error::new(Kind::NotFound, format!("there is no record of task {id}"));
         let mut record = folder.record()?.ok_or_else(none)?;
         let refused = |why: &str| Error::new(Kind::WrongState, format!("task {id} cannot be taken over: {why}"));
@@ -303,6 +303,34 @@ fn live_inits(members: &[Folder]) -> Result<Vec<i32>> {
 /// image, or a descriptor to open it by.
 fn is_final(error: &Error) -> bool {
     matches!(error.kind(), Kind::WrongState | Kind::Damaged | Kind::NotFound)
+}
+
+/// How long somebody may have a member's lock alone. Whoever looks at whose it is has it for a moment, and whoever removes
+/// the member until its processes have ended.
+const LOCKED_FOR: Duration = Duration::from_secs(5);
+
+/// The lock of a member whose shim died, once nobody has it alone.
+///
+/// # Errors
+/// `NotFound` when the member was removed meanwhile; `WrongState` when somebody keeps the lock.
+async fn members_lock(folder: &Folder) -> Result<Lock> {
+    let is_in_use = |error: &Error| error.kind() == Kind::WrongState;
+    match folder.lock_shared() {
+        Err(error) if is_in_use(&error) => tracing::warn!(%error, "waits for the lock of a member"),
+        locked => return locked,
+    }
+    let give_up = Moment::now().after(LOCKED_FOR);
+    let mut wait = Duration::from_millis(1);
+    // Nothing tells that a lock is free but taking it, which would block the only thread.
+    loop {
+        tokio::time::sleep(wait).await;
+        match folder.lock_shared() {
+            Err(error) if is_in_use(&error) && Moment::now() < give_up => {
+                wait = (wait * 2).min(Duration::from_millis(100))
+            }
+            locked => return locked,
+        }
+    }
 }
 
 /// How long an init may take from the order to start until it executes a program: hooks of an image may run meanwhile.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bowline_cgroup::Cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
+use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended};
 
 use super::launch_plan::LaunchPlan;
@@ -52,7 +53,11 @@ impl Supervisor {
         let frozen = if is_paused { task.with_cgroup(|cgroup| self.layout.freezer_folder(cgroup))? } else { None };
         let setting = task.facts.look(|facts| facts.particulars.criu.clone());
         let criu = setting.find()?;
-        let outside = checkpoint::outside(pid, &task.spec, wanted).map_err(|e| e.within(format_args!("task {id}")))?;
+        let outside = checkpoint::outside(pid, &task.spec, wanted).map_err(|error| match has_ended(pid) {
+            // The kernel has not told us yet.
+            true => ended_meanwhile(id),
+            false => error.within(format_args!("task {id}")),
+        })?;
         let work = wanted.work.as_deref().or(setting.work.as_deref()).unwrap_or(&wanted.images);
         make_folder(&wanted.images)?;
         make_folder(work)?;
@@ -63,7 +68,7 @@ impl Supervisor {
         let over = async {
             task.facts.until_it(|facts| facts.life.is_reaped()).await;
             tokio::time::sleep(ENDING).await;
-            Error::new(Kind::WrongState, format!("task {id} has ended while criu wrote its checkpoint"))
+            ended_meanwhile(id)
         };
         self.run_criu(&criu, "dump", program, work, over).await?;
         self.tell_manager(&task, || ManagerEvent::Checkpointed { images: wanted.images.clone() });
@@ -170,6 +175,14 @@ impl Supervisor {
         started.kill();
         Err(reason)
     }
+}
+
+fn has_ended(pid: i32) -> bool {
+    proc_stat::read(pid).is_none_or(|stat| ProcStat::parse(&stat).is_some_and(|stat| stat.ends()))
+}
+
+fn ended_meanwhile(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} has ended, and its checkpoint was not complete"))
 }
 
 fn make_folder(path: &Path) -> Result<()> {

@@ -43,13 +43,13 @@ impl Supervisor {
             async move {
                 let mut wait = FIRST_TRY;
                 while sandbox.facts.look(|facts| facts.life.is_there()) {
-                    tokio::time::sleep(wait).await;
                     if sandbox.keep_record().is_ok() {
                         if let Ok(paused) = supervisor.pause_processes.get() {
                             paused.outlive_shim();
                         }
                         return;
                     }
+                    tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }
             }
@@ -72,10 +72,10 @@ impl Task {
         until_end(self, async |task: &Rc<Task>| {
             let mut wait = FIRST_TRY;
             loop {
-                tokio::time::sleep(wait).await;
                 if task.write_record().is_ok() {
                     return;
                 }
+                tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
         });

@@ -232,8 +232,12 @@ impl Shim {
             return Err(turned_away(&self.id));
         }
         let Ok((client, connection)) = connect_watched(&self.folder).await else { return Ok(false) };
+        if self.has_successor() {
+            // It was not asked, and waiting for what it does would not end.
+            return Ok(false);
+        }
         (self.client, self.connection) = (client, Some(Arc::new(connection)));
-        Ok(!self.has_successor())
+        Ok(true)
     }
 
     /// The result of `call`, which explains its own failure, or an error when the shim stops answering.
@@ -430,10 +434,16 @@ impl Shim {
         self.answer(self.client.kill_exec(patient(), &request)).await.map(drop)
     }
 
-    /// Connects FIFOs to the task's streams.
-    pub async fn attach(&self, mut request: AttachRequest) -> Result<()> {
+    /// Connects FIFOs to the task's streams; false if the shim went before it answered: [`Shim::wait`] returns then.
+    pub async fn attach(&self, mut request: AttachRequest) -> Result<bool> {
         request.id.clone_from(&self.id);
-        self.answer(self.client.attach(patient(), &request)).await.map(drop)
+        let attached = async {
+            match self.client.attach(patient(), &request).await {
+                Err(error) if from_status(&error).is_none() && !self.turns_away().await => Ok(false),
+                answer => self.explained(answer).await.map(|_| true),
+            }
+        };
+        self.unless_silent(attached).await
     }
 
     /// Sets the terminal size of the task, or of its exec named `exec`.

@@ -327,7 +327,8 @@ impl<'h> Task<'h> {
     /// Its cgroup's folder in the hierarchy of `controller`.
     #[track_caller]
     pub fn cgroup(&self, controller: &str) -> PathBuf {
-        let path = self.inspect()["cgroup"].as_str().unwrap_or_default().to_owned();
+        let inspected = self.inspect();
+        let path = inspected["cgroup"].as_str().expect("it is launched");
         kernel::hierarchy(controller).join(path.trim_start_matches('/'))
     }
 

@@ -33,12 +33,14 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let outputs = Outputs { stdout: true, stderr: !task.terminal };
     let wish = Wish { input, outputs, outlives: false, raw, keys: args.detach.detach_keys };
     let mut session = Session::begin(&folder, &wish)?;
-    if let Err(error) = shim.attach(session.attachment()).await {
-        let _ = session.what_is_there();
-        return Err(ended(error));
-    }
-    if raw {
-        redraw(&shim).await;
+    match shim.attach(session.attachment()).await {
+        Ok(true) if raw => redraw(&shim).await,
+        // If it went, the next one is asked below.
+        Ok(_) => {}
+        Err(error) => {
+            let _ = session.what_is_there();
+            return Err(ended(error));
+        }
     }
     let mut end = reach::until_end(&folder, id, &shim);
     let report = loop {

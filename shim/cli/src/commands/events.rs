@@ -119,10 +119,10 @@ fn details(event: &Event) -> Vec<String> {
         }
         Event::Watch { finding, action, failed } => findings::details(finding, *action, failed.as_deref()),
         Event::Updated { limits } => limits.iter().filter_map(|limits| serde_json::to_string(limits).ok()).collect(),
-        Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died } => {
+        Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died, init_lost } => {
             let oom = oom_killed.is_some_and(|killed| killed).then(|| "out of memory".to_owned());
             let stopped = stopped_by.map(|by| format!("stopped by {}", by.as_str()));
-            let died = shim_died.then(|| "its shim died before it".to_owned());
+            let died = shim_died.then(|| "its shim died before it".to_owned()).into_iter().chain(init_lost.clone());
             code(*exit_code).into_iter().chain(signal.clone()).chain(oom).chain(stopped).chain(died).collect()
         }
         Event::Paused | Event::Resumed | Event::Removed => Vec::new(),

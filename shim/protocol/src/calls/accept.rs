@@ -5,6 +5,7 @@
 //!
 //! Must not: know the services.
 
+use std::cell::Cell;
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
@@ -15,22 +16,29 @@ use tokio::net::{UnixListener, UnixStream};
 /// How long to accept nobody when there is no room for another connection: nothing reports that room has become free.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
+// A shim has one thread.
+thread_local! {
+    /// Whether the last client was sent away, which the log has.
+    static IS_FULL: Cell<bool> = const { Cell::new(false) };
+}
+
 /// The next connection to `listener`. The socket's permissions already keep other users out; this check holds even if
 /// somebody changes them.
 pub async fn next(listener: &UnixListener) -> UnixStream {
-    let mut is_full = false;
     loop {
         match listener.accept().await.and_then(|(connection, _)| of_our_user(connection)) {
-            Ok(connection) => return connection,
+            Ok(connection) => {
+                IS_FULL.set(false);
+                return connection;
+            }
             // The connection was closed at once, or is from another user.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::PermissionDenied) => {
                 tracing::warn!(%error, "a connection was closed");
             }
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
-                if !is_full {
+                if !IS_FULL.replace(true) {
                     tracing::error!(%error, "clients are sent away: the shim has as many files open as it may");
                 }
-                is_full = true;
                 // Accept and close it at once. This fails if another process of the host took the spare descriptor
                 // first.
                 if !spare::lend(|| rustix::net::accept(listener).is_ok()) {

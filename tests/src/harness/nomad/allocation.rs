@@ -89,10 +89,16 @@ impl Cgroups {
         let top = hierarchy("cpu");
         let parent = top.join(format!("{}.slice", host.prefix()));
         let slice = parent.join(partition);
-        for folder in [&top, &parent, &slice] {
-            make(folder);
-            fs::write(folder.join("cgroup.subtree_control"), "+cpuset +cpu +io +memory +pids").expect("root may");
-        }
+        // systemd takes a controller that no unit of its own needs away from the root cgroup whenever it looks.
+        eventually("the controllers are there", || {
+            [&top, &parent, &slice]
+                .into_iter()
+                .all(|folder| {
+                    make(folder);
+                    fs::write(folder.join("cgroup.subtree_control"), "+cpuset +cpu +io +memory +pids").is_ok()
+                })
+                .then_some(())
+        });
         host.parents.borrow_mut().extend([slice.clone(), parent]);
         let scope = slice.join(scope);
         make(&scope);

@@ -1,5 +1,7 @@
 //! Whoever waits for a task goes on under its new shim: `wait`, `run` and `attach`.
 
+use std::fs;
+
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, WRITER, eventually, fds_of, process_exists, touch};
 use rustix::process::{Pid, Signal, kill_process};
@@ -125,8 +127,10 @@ fn attach_goes_on_though_the_next_shim_dies_before_it_answers() {
     kill_process(Pid::from_raw(next).expect("a pid"), Signal::STOP).expect("it lives");
     let others = task.socket_ends();
     attached.signal(Signal::CONT);
-    // It asks whether the next one serves, and then to be attached.
-    eventually("the next shim is asked", || (task.socket_ends() >= others + 2).then_some(()));
+    // It looks whether the next one is there and whether it serves, and then asks it to attach and sleeps.
+    let stat = format!("/proc/{}/stat", attached.pid());
+    let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+    eventually("the next shim is asked", || (task.socket_ends() >= others + 3 && sleeps()).then_some(()));
     task.crash_shim();
     eventually("it is attached again", || (task.takeovers() == 2 && is_read(&task)).then_some(()));
     touch(program, "1");

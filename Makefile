@@ -153,7 +153,7 @@ debug:
 
 ## test-nomad   the guide's jobs in Nomad's own agent, whose binary NOMAD_BIN names
 .PHONY: test-nomad
-test-nomad: build
+test-nomad: need-test build
 	$(ROOT) env NOMAD_BIN="$(NOMAD_BIN)" integration/nomad/real $(BIN)
 
 # What stands in for Nomad's agent in tests: static, as the virtual machine has it too. Its modules are fetched once.

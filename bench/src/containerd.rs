@@ -220,6 +220,8 @@ fn connect(ready: &UnixDatagram, socket: &Path, name: &str) -> Result<(Runtime, 
         let filter = format!("topic==\"/tasks/exit\",namespace==\"{name}\"");
         let request = SubscribeRequest { filters: vec![filter], ..Default::default() };
         let exits = grpc.stream("containerd.services.events.v1.Events/Subscribe", &request).await?;
+        // Nothing is sent before an answer is waited for, and containerd closes a connection that says nothing for two minutes.
+        grpc.call::<Nothing>("containerd.services.version.v1.Version/Version", &Nothing::default()).await?;
         Ok::<_, Error>((grpc, exits))
     })?;
     Ok((runtime, grpc, exits))

@@ -284,9 +284,9 @@ const BETWEEN_PROBES: Duration = Duration::from_millis(100);
 
 /// The processor time that the machine spends meanwhile, and how long it takes.
 fn spent(act: impl FnOnce() -> Result<()>) -> Result<(Duration, Duration)> {
-    let (begin, before) = (Instant::now(), quiet::busy()?);
+    let watch = quiet::Watch::start()?;
     act()?;
-    Ok((quiet::busy()?.saturating_sub(before), begin.elapsed()))
+    watch.busy()
 }
 
 pub fn memory(rounds: &Rounds, on: &mut Managers, most: usize, idle: Duration) -> Result<Vec<Figure>> {

@@ -29,27 +29,56 @@ pub fn watched<T>(act: impl FnOnce() -> Result<T>) -> Result<(T, bool)> {
 /// How many processors somebody else kept busy just now, if that is more than a
 /// quiet machine does.
 pub fn others() -> Result<Option<f64>> {
-    let (begin, before) = (Instant::now(), busy()?);
+    let watch = Watch::start()?;
     std::thread::sleep(LOOK);
-    let processors = (busy()? - before).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let (busy, took) = watch.busy()?;
+    let processors = busy.as_secs_f64() / took.as_secs_f64();
     Ok((processors > QUIET).then_some(processors))
 }
 
-/// What all processors have done since the machine was started.
-pub fn busy() -> Result<Duration> {
-    let path = "/proc/stat";
-    let text = std::fs::read_to_string(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
-    let ticks = text.lines().next().and_then(ticks);
-    let ticks = ticks.ok_or_else(|| Error::new(Kind::Internal, format!("{path} does not begin as it should")))?;
-    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+/// What all processors do from a moment on. By what they do not: the kernel measures how long each idles, and only samples,
+/// at its ticks, what it does otherwise. Whoever sleeps wakes at a tick.
+pub struct Watch {
+    begin: Instant,
+    idle: Idle,
 }
 
-/// The ticks that were neither idle nor a wait for a disk (proc_stat(5)): of a
-/// virtual machine also those that its host took.
-fn ticks(line: &str) -> Option<u64> {
-    let fields: Vec<u64> = line.strip_prefix("cpu ")?.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else { return None };
-    Some(user + nice + system + irq + softirq + steal)
+impl Watch {
+    pub fn start() -> Result<Watch> {
+        Ok(Watch { begin: Instant::now(), idle: idle()? })
+    }
+
+    /// The time of all processors together that was not idle since, and how long that is ago.
+    pub fn busy(&self) -> Result<(Duration, Duration)> {
+        let (now, took) = (idle()?, self.begin.elapsed());
+        let ticks = now.ticks.saturating_sub(self.idle.ticks);
+        let idle = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+        Ok(((took * now.processors).saturating_sub(idle), took))
+    }
+}
+
+fn idle() -> Result<Idle> {
+    let path = "/proc/stat";
+    let text = std::fs::read_to_string(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
+    Idle::of(&text).ok_or_else(|| Error::new(Kind::Internal, format!("{path} does not begin as it should")))
+}
+
+#[derive(Debug, PartialEq)]
+struct Idle {
+    processors: u32,
+    /// That all of them were idle, or waited for a disk, since the machine was started.
+    ticks: u64,
+}
+
+impl Idle {
+    /// By the text of /proc/stat (proc_stat(5)). Of a virtual machine the time that its host took is not idle.
+    fn of(text: &str) -> Option<Idle> {
+        let mut lines = text.lines();
+        let fields: Vec<u64> = lines.next()?.strip_prefix("cpu ")?.split_whitespace().flat_map(str::parse).collect();
+        let [_user, _nice, _system, idle, iowait, ..] = fields[..] else { return None };
+        let processors = lines.take_while(|line| line.starts_with("cpu")).count();
+        Some(Idle { processors: u32::try_from(processors).ok()?, ticks: idle + iowait })
+    }
 }
 
 #[cfg(test)]
@@ -57,8 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_time_is_not_busy() {
-        assert_eq!(ticks("cpu  1 2 4 1000 2000 8 16 32 64 128"), Some(63));
-        assert_eq!(ticks("cpu0 1 2 4"), None);
+    fn idle_time_is_that_of_all_processors() {
+        let text = "cpu  1 2 4 1000 2000 8 16 32 64 128\ncpu0 1 1 2 500 1000\ncpu1 0 1 2 500 1000\nintr 1\n";
+        assert_eq!(Idle::of(text), Some(Idle { processors: 2, ticks: 3000 }));
+        assert_eq!(Idle::of("cpu0 1 2 4 8 16\n"), None);
     }
 }

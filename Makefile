@@ -46,6 +46,14 @@ cargo build --release --locked --target $(HOST) $(addprefix --package ,$(1))
 @ln -sfn $(HOST)/release $(BIN)
 endef
 
+## arm64     the same binaries for 64-bit ARM, in target/cross/arm64/bin; installs what it takes
+.PHONY: arm64
+arm64:
+	@scripts/need arm64
+	scripts/cross arm64 build --release $(addprefix --package ,$(PACKAGES))
+	@rm -rf $(ARM64)/bin && mkdir $(ARM64)/bin && cp $(addprefix $(ARM64)/aarch64-unknown-linux-gnu/release/,$(BINARIES)) $(ARM64)/bin/
+ARM64 = $(TARGET)/cross/arm64
+
 # A program of others, which nobody debugs. What two of them link is compiled once.
 tool = CARGO_PROFILE_DEV_DEBUG=false cargo install --locked --debug --root $(TARGET)/tools --target-dir $(TARGET)/tools/build $(1)
 
@@ -95,6 +103,7 @@ test-once: need-test demo demo-upgrade check-docs unit test-deb debug
 .PHONY: test-all
 test-all: everything
 	@scripts/need fuzz
+	@scripts/need arm64
 	$(SIDE_BY_SIDE) all-here all-in-vm
 
 .PHONY: all-here all-in-vm
@@ -109,6 +118,7 @@ all-in-vm:
 	$(ONE_BY_ONE) test-vm VM_TESTS="$(VM_CASES) $(VM_MORE)" VM_ABSENT="cgroup.kill clone_into_cgroup" \
 		VM_ABSENT_TESTS="exec fallbacks stop" MINUTES=80
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
+	$(ONE_BY_ONE) test-arm64
 # Whatever starts, joins, ends or outlives something. An emulated machine takes minutes for a case of the bench or of the
 # matrix of faults, which all-here has in full.
 VM_MORE = adoption.* containerd_.* cri_.* exec exec_security gc many nomad_recover nomad_task sandbox_.* shim_death stop \
@@ -311,6 +321,26 @@ test-systemd-v1:
 	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_ABSENT= VM_DOCS= \
 		VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
 
+## test-arm64   unit tests for 64-bit ARM, on an emulated processor; the demo and some cases in an emulated machine
+.PHONY: test-arm64
+test-arm64: arm64
+	scripts/cross arm64 test $(ARM64_TESTS) --lib -- $(addprefix --skip ,$(ARM64_KERNEL) harness::)
+	scripts/cross arm64 test $(ARM64_TESTS) --no-run --message-format json | \
+		sed -nE 's,.*"executable":"/target/([^"]*/(cases|bowline_executor|bowline_sys)-[0-9a-f]*)".*,\1 \2,p' | \
+		while read -r program name; do ln -sfn "$$program" $(ARM64)/$$name; done
+	ARCH=arm64 integration/vm 'failed=0; bash /opt/bowline/scripts/demo /opt/bowline || failed=1; \
+		for units in bowline_sys bowline_executor; do /opt/bowline/$$units $(ARM64_KERNEL) || failed=1; done; \
+		/opt/bowline/cases.sh $(ARM64_CASES) || failed=1; exit $$failed' \
+		$(addprefix $(ARM64)/bin/,$(BINARIES)) $(addprefix $(ARM64)/,cases bowline_sys bowline_executor) \
+		integration/cases.sh scripts docs
+ARM64_TESTS = --workspace --all-features --exclude bowline-bench
+# Unit tests of what an emulated processor alone has not: calls that the emulation does not know. The machine runs them.
+ARM64_KERNEL = memory::tests::a_child memory::tests::what_a_worker recent::tests hooks::tests::the_hook \
+	hooks::tests::a_hook_reads network::attach network::plugin program::tests rootfs::layers systemd::tests::a_program \
+	a_listener_is_wanted only_what_denies_by_default
+# Whatever differs between processors: numbers of calls, what executes a program, what init is written in.
+ARM64_CASES = exec init run seccomp stop
+
 ## bench     measures bowline beside crun, runc and the kernel alone: a quarter of an hour or more; see docs/bench.md
 .PHONY: bench
 bench: build-bench
@@ -406,10 +436,10 @@ $(DENY):
 install: $(if $(and $(shell command -v cargo),$(if $(BUILT),,yes)),build)
 	install -d $(addprefix $(INSTALLED)/,bin $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
 	install -m 755 $(addprefix $(BIN)/,$(BINARIES)) $(INSTALLED)/bin/
-	$(BIN)/bowline man $(INSTALLED)/$(MAN)
-	$(BIN)/bowline completions bash >$(INSTALLED)/$(BASH_COMPLETION)
-	$(BIN)/bowline completions zsh >$(INSTALLED)/$(ZSH_COMPLETION)
-	$(BIN)/bowline completions fish >$(INSTALLED)/$(FISH_COMPLETION)
+	$(EMULATOR) $(BIN)/bowline man $(INSTALLED)/$(MAN)
+	$(EMULATOR) $(BIN)/bowline completions bash >$(INSTALLED)/$(BASH_COMPLETION)
+	$(EMULATOR) $(BIN)/bowline completions zsh >$(INSTALLED)/$(ZSH_COMPLETION)
+	$(EMULATOR) $(BIN)/bowline completions fish >$(INSTALLED)/$(FISH_COMPLETION)
 	install -D -m 644 apparmor/bowline-default $(DESTDIR)$(SYSCONFDIR)/apparmor.d/bowline-default
 	install -d $(INSTALLED)/$(UNITS)
 	$(call units,$(PREFIX)/bin,$(INSTALLED)/$(UNITS))
@@ -446,6 +476,12 @@ release: export RUSTC_WRAPPER = $(abspath scripts/rustc-anywhere)
 release: build
 	@scripts/need release
 	scripts/release $(BIN) $(abspath $(TARGET))/dist $(SIGN)
+
+## release-arm64   the same for 64-bit ARM, in target/dist-arm64
+.PHONY: release-arm64
+release-arm64: arm64
+	@scripts/need release
+	FOR=arm64 scripts/release $(ARM64)/bin $(TARGET)/dist-arm64 $(SIGN)
 
 # Built twice, by two users, from two folders.
 ## test-release   makes a release twice, as two users in two folders, and compares the checksums: half an hour

@@ -293,7 +293,9 @@ mod tests {
         let exe = std::env::current_exe().expect("this program");
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private"]).arg(exe).args(["--exact", &test, "--nocapture"]);
-        let output = command.env("BOWLINE_TEST_ALONE", name).output().expect("it runs");
+        // What is mounted in its folders goes with it, and the folders once that has gone.
+        let folders = tempfile::tempdir().expect("a folder");
+        let output = command.env("BOWLINE_TEST_ALONE", name).env("TMPDIR", folders.path()).output().expect("it runs");
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }

@@ -23,6 +23,7 @@ pub mod host_units;
 mod kernel;
 mod leftovers;
 mod limits;
+pub mod machine_code;
 pub mod metrics;
 pub mod nomad;
 mod process;

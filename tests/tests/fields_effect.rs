@@ -470,14 +470,17 @@ fn a_system_call_gets_the_answer_of_its_rule() {
     let script = "mkdir /tmp/a 2>&1 | grep -o 'Function not implemented'; busybox chmod 4755 /tmp 2>&1 | grep -o 'No data'; \
                   busybox chmod 755 /tmp && echo yes; grep Seccomp: /proc/self/status | busybox cut -f2";
     let said = said_with(script, |config| {
-        let mode = |value: u64| json!({ "index": 1, "value": value, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ" });
+        let sets =
+            |index: u32| json!([{ "index": index, "value": 0o4000, "valueTwo": 0o4000, "op": "SCMP_CMP_MASKED_EQ" }]);
+        let no_data = |name: &str, mode: u32| json!({ "names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, "args": sets(mode) });
         config["linux"]["seccomp"] = json!({
             "defaultAction": "SCMP_ACT_ALLOW",
             "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"],
             "flags": ["SECCOMP_FILTER_FLAG_LOG"],
             "syscalls": [
                 { "names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": rustix::io::Errno::NOSYS.raw_os_error() },
-                { "names": ["chmod"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, "args": [mode(0o4000)] },
+                no_data("chmod", 1),
+                no_data("fchmodat", 2),
             ],
         });
     });

@@ -9,6 +9,7 @@ use std::process::Command;
 use bowline_tests::Host;
 use bowline_tests::harness::Ran;
 use bowline_tests::harness::containerd::Stdio;
+use bowline_tests::harness::machine_code::{call, elf, exit, hang};
 use serde_json::{Value, json};
 
 /// What such a filter does with every call that it does not name.
@@ -20,58 +21,6 @@ const NEEDED: [&str; 6] = ["capset", "execve", "prctl", "setgid", "setgroups", "
 
 /// A script that the kernel does not execute.
 const NO_INTERPRETER: &[u8] = b"#!/no/such/interpreter\n";
-
-/// An ELF program whose only system call is `exit_group(0)`.
-fn exits() -> Vec<u8> {
-    #[cfg(target_arch = "x86_64")]
-    let code = [0xb8, 0xe7, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05, 0x0f, 0x0b];
-    #[cfg(target_arch = "aarch64")]
-    let code = [0xc8, 0x0b, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0, 0xd4, 0, 0, 0, 0];
-    elf(&code)
-}
-
-/// An ELF program that waits for ever, by `pause` or `ppoll` alone.
-fn waits() -> Vec<u8> {
-    #[cfg(target_arch = "x86_64")]
-    let code = [0xb8, 0x22, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
-    #[cfg(target_arch = "aarch64")]
-    let code = [0x28, 9, 0x80, 0xd2, 1, 0, 0, 0xd4, 0xfe, 0xff, 0xff, 0x17];
-    elf(&code)
-}
-
-/// An ELF program that makes the call `number`, without arguments, and exits with its errno.
-fn calls(number: u16) -> Vec<u8> {
-    let [low, high] = number.to_le_bytes();
-    #[cfg(target_arch = "x86_64")]
-    let code = [0xb8, low, high, 0, 0, 0x0f, 0x05, 0xf7, 0xd8, 0x89, 0xc7, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05, 0x0f, 0x0b];
-    #[cfg(target_arch = "aarch64")]
-    let code = {
-        let [b0, b1, b2, b3] = (0xd280_0008 | u32::from(u16::from_le_bytes([low, high])) << 5).to_le_bytes();
-        [b0, b1, b2, b3, 1, 0, 0, 0xd4, 0xe0, 3, 0, 0xcb, 0xc8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4, 0, 0, 0, 0]
-    };
-    elf(&code)
-}
-
-fn elf(code: &[u8]) -> Vec<u8> {
-    const HEADERS: u64 = 64 + 56;
-    const ADDRESS: u64 = 0x40_0000;
-    const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
-    let size = HEADERS + code.len() as u64;
-    let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
-    let halves = |elf: &mut Vec<u8>, values: &[u16]| elf.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    let words = |elf: &mut Vec<u8>, values: &[u32]| elf.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    let longs = |elf: &mut Vec<u8>, values: &[u64]| elf.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    // An executable file of one segment, which can be read and executed: elf(5).
-    halves(&mut elf, &[2, MACHINE]);
-    words(&mut elf, &[1]);
-    longs(&mut elf, &[ADDRESS + HEADERS, 64, 0]);
-    words(&mut elf, &[0]);
-    halves(&mut elf, &[64, 56, 1, 64, 0, 0]);
-    words(&mut elf, &[1, 5]);
-    longs(&mut elf, &[0, ADDRESS, ADDRESS, size, size, 0x1000]);
-    elf.extend(code);
-    elf
-}
 
 /// Puts the program `text` at `/probe` in the root filesystem at `root`.
 fn place(host: &Host, root: &Path, text: &[u8]) {
@@ -86,7 +35,7 @@ fn place(host: &Host, root: &Path, text: &[u8]) {
 
 /// Runs the program that only exits, with a filter that denies all calls but `allowed`.
 fn run(host: &Host, denial: &str, allowed: &[&str], more: &str) -> Ran {
-    run_program(host, &exits(), denial, allowed, more)
+    run_program(host, &elf(&exit(0)), denial, allowed, more)
 }
 
 /// Runs the program `text` with a filter that denies all calls but `allowed`.
@@ -201,7 +150,7 @@ fn a_call_that_the_default_profile_cannot_know_is_one_that_the_kernel_does_not_h
     let host = Host::new();
     let root = host.busybox_root();
     for (number, errno) in [(KEYCTL, EPERM), (FUTURE, ENOSYS)] {
-        place(&host, root.path(), &calls(number));
+        place(&host, root.path(), &elf(&call(number)));
         host.task_of(["/probe"]).rootfs(root.path()).run().assert_code(errno.cast_signed());
     }
     host.assert_nothing_left();
@@ -225,7 +174,7 @@ fn a_call_that_a_managers_profile_cannot_know_is_one_that_the_kernel_does_not_ha
             profile["syscalls"] = json!([{"names": &RUNC_NEEDS[..], "action": "SCMP_ACT_ALLOW"}]);
             let bundle = containerd.bundle().args(&["/probe"]);
             let bundle = bundle.edit(|config| config["linux"]["seccomp"] = profile);
-            place(&host, &bundle.rootfs(), &calls(number));
+            place(&host, &bundle.rootfs(), &elf(&call(number)));
             let io = bundle.fifos("init");
             let running = containerd.run_with(bundle, &io);
             let status = running.shim.status_at_end(&running.id, "");
@@ -319,7 +268,7 @@ fn deny_each(host: &Host, used: &[&str], run: impl Fn(&str) -> Ran) {
 fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs() {
     let host = Host::new();
     let root = host.busybox_root();
-    place(&host, root.path(), &exits());
+    place(&host, root.path(), &elf(&exit(0)));
     deny_each(&host, &["exit_group"], |more| {
         host.described(&format!("command = '/probe'\n{more}")).rootfs(root.path()).run()
     });
@@ -330,9 +279,9 @@ fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs
 fn so_may_any_for_an_exec() {
     let host = Host::new();
     let root = host.busybox_root();
-    place(&host, root.path(), &waits());
+    place(&host, root.path(), &elf(&hang()));
     fs::rename(root.path().join("probe"), root.path().join("waits")).expect("ours");
-    place(&host, root.path(), &exits());
+    place(&host, root.path(), &elf(&exit(0)));
     deny_each(&host, &["exit_group", "pause", "ppoll"], |more| {
         let task = host.described(&format!("command = '/waits'\n{more}")).rootfs(root.path()).start();
         let ran = task.bowline("exec", ["--", "/probe"]);
@@ -373,7 +322,7 @@ fn any_single_call_may_be_denied_where_a_hook_runs_in_the_container_too() {
     let calls = all_calls(&host);
     let every = std::env::var_os("BOWLINE_EVERY_CALL").is_some();
     let root = host.busybox_root();
-    place(&host, root.path(), &exits());
+    place(&host, root.path(), &elf(&exit(0)));
     let folder = host.work().join("bundle");
     fs::create_dir(&folder).expect("a new folder");
     let file = host.file("probe.toml", &format!("command = '/probe'\nrootfs = '{}'", root.path().display()));

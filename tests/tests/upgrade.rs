@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{OldShim, make_fifo};
+use bowline_tests::harness::machine_code::{CRASH, elf, exit, hang, write};
 use bowline_tests::harness::{Task, WRITER, binary, copy_binary, eventually, fds_of, touch};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -189,44 +190,10 @@ fn a_sandbox_goes_on_with_all_members() {
 /// A program in the place of the new shim: it writes `text` to `stream`, and does what `then` says.
 fn program(host: &Host, name: &str, stream: u8, text: &str, then: &[u8]) -> PathBuf {
     let path = host.work().join(name);
-    // write(stream, text, its length)
-    let mut code = vec![0xb8, 1, 0, 0, 0, 0xbf, stream, 0, 0, 0, 0xba];
-    code.extend(u32::try_from(text.len()).expect("short").to_le_bytes());
-    // lea rsi, [rip + what lies between]; syscall
-    code.extend([0x48, 0x8d, 0x35]);
-    code.extend(u32::try_from(2 + then.len()).expect("short").to_le_bytes());
-    code.extend([0x0f, 0x05]);
-    code.extend(then);
-    code.extend(text.as_bytes());
-    let (base, head) = (0x40_0000_u64, 64 + 56);
-    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
-    for number in [base + head, 64, 0] {
-        file.extend(number.to_le_bytes());
-    }
-    file.extend(0_u32.to_le_bytes());
-    for number in [64_u16, 56, 1, 0, 0, 0] {
-        file.extend(number.to_le_bytes());
-    }
-    let size = head + code.len() as u64;
-    // Loaded whole, to be read and executed.
-    file.extend(1_u32.to_le_bytes());
-    file.extend(5_u32.to_le_bytes());
-    for number in [0, base, base, size, size, 0x1000] {
-        file.extend(number.to_le_bytes());
-    }
-    file.extend(code);
-    fs::write(&path, file).expect("writable");
+    fs::write(&path, elf(&write(stream, text, then))).expect("writable");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
     path
 }
-
-/// The machine code of `exit(code)` on x86-64.
-fn exit(code: u8) -> [u8; 12] {
-    [0xb8, 60, 0, 0, 0, 0xbf, code, 0, 0, 0, 0x0f, 0x05]
-}
-
-/// An instruction that there is not.
-const CRASH: [u8; 2] = [0x0f, 0x0b];
 
 #[test]
 fn what_cannot_take_over_changes_nothing() {
@@ -259,7 +226,7 @@ fn what_cannot_take_over_changes_nothing() {
     }
     refused(&damaged, "cannot run");
     refused(
-        &program(&host, "crashes", 1, "{\"reads\":[1,1]}\n", &CRASH),
+        &program(&host, "crashes", 1, "{\"reads\":[1,1]}\n", CRASH),
         "it was ended by signal 4 as it read the facts",
     );
     refused(&program(&host, "another", 2, "these facts are strange\n", &exit(1)), "it is no shim of bowline");
@@ -279,16 +246,13 @@ fn what_cannot_take_over_changes_nothing() {
     host.assert_nothing_left();
 }
 
-/// The machine code of a loop that calls pause(2), on x86-64.
-const HANG: [u8; 9] = [0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
-
 #[test]
 fn a_task_that_ends_meanwhile_is_waited_for_and_the_upgrade_is_answered() {
     let host = Host::new();
     let (task, run) = host.task(WRITER).spawn();
     run.read_stdout();
     run.wait_for_out("line 1\n");
-    let hangs = program(&host, "hangs", 1, "", &HANG);
+    let hangs = program(&host, "hangs", 1, "", &hang());
     let upgrade = host.spawn(["upgrade", task.id(), "--shim", hangs.to_str().expect("text")]);
     eventually("it is asked", || facts(&task)["shim"]["upgrades"]["wanted"].is_object().then_some(()));
     touch(task.program_pid(), "end");
@@ -303,7 +267,7 @@ fn a_task_that_ends_meanwhile_is_waited_for_and_the_upgrade_is_answered() {
 fn a_shim_that_is_busy_with_an_upgrade_is_waited_for_until_it_is_stopped() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
-    let hangs = program(&host, "hangs", 1, "", &HANG);
+    let hangs = program(&host, "hangs", 1, "", &hang());
     let hangs = hangs.to_str().expect("text");
     // It answers others meanwhile.
     let ran = task.bowline("upgrade", ["--shim", hangs]);

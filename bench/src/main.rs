@@ -21,6 +21,7 @@ mod floor;
 mod groups;
 mod growth;
 mod grpc;
+mod interrupt;
 mod managed;
 mod memory;
 mod mounts;

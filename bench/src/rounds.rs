@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bowline_executor::{Doing, Error, Kind, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use bowline_executor::{Error, Kind, Result};
 
+use crate::interrupt;
 use crate::quiet;
 use crate::table::{Cells, Row};
 
@@ -34,14 +34,9 @@ impl Rounds {
     /// `count` rounds of each group; from here on ctrl-C and its like are
     /// errors between two measurements, so that everything is cleaned up.
     pub fn new(count: usize) -> Result<Rounds> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, interrupted.clone())
-                .doing(Kind::Internal, || "cannot watch for signals")?;
-        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Never 0, which the generator would not leave.
-        Ok(Rounds { count, interrupted, chance: now.as_secs() | 1 })
+        Ok(Rounds { count, interrupted: interrupt::outlive()?, chance: now.as_secs() | 1 })
     }
 
     /// No more than `count` rounds.

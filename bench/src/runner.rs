@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use bowline_executor::{Doing, Error, Kind, Result};
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::interrupt;
+
 /// The flag that makes this program such a process.
 pub const FLAG: &str = "--run-commands";
 
@@ -79,6 +81,8 @@ impl Drop for There {
 /// What the other process does: a line of commands in, a line of figures out.
 pub fn serve() -> Result<()> {
     let what = || "cannot serve";
+    // Who asks may be interrupted too, and has then to have its tasks removed. The end of our input ends us.
+    interrupt::outlive()?;
     for target in unified_mounts() {
         unmount(target.as_str(), UnmountFlags::DETACH).doing(Kind::Internal, || format!("cannot unmount {target}"))?;
     }

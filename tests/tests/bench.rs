@@ -2,11 +2,12 @@
 //! long anything took is not asserted.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{beside_tests, binary, patience};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// The bench, small, with this host's marker in all that it makes.
@@ -170,6 +171,29 @@ fn an_interrupted_bench_cleans_up() {
         assert!(!tracers.contains(host.prefix()), "a tracer is left: {tracers}");
         host.assert_nothing_left();
     }
+}
+
+#[test]
+fn what_runs_a_benchs_commands_outlives_an_interrupt_so_that_it_can_clean_up() {
+    let host = Host::new();
+    // It unmounts cgroup v2 where v1 is mounted too.
+    let mut unshare = host.command("unshare");
+    unshare.args(["--mount", "--"]).arg(beside_tests("bowline-bench")).arg("--run-commands");
+    let mut runner = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare is installed");
+    let mut input = runner.stdin.take().expect("it is a pipe");
+    let mut answers = BufReader::new(runner.stdout.take().expect("it is a pipe")).lines();
+    for _ in 0..2 {
+        input.write_all(b"[[\"/bin/true\"]]\n").expect("it reads");
+        let answer = answers.next().expect("it answers").expect("text");
+        assert!(answer.ends_with(",true]"), "{answer}");
+        let pid = Pid::from_child(&runner);
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            kill_process(pid, signal).expect("it runs");
+        }
+    }
+    drop(input);
+    assert!(runner.wait().expect("it ends").success());
+    host.assert_nothing_left();
 }
 
 /// The instances of the kernel's tracer, by their names.

@@ -221,7 +221,8 @@ fn cost_of_what_has_left_in_pages_is_none() {
     let at_once = || {
         let all: Vec<Process> = (0..20).map(|_| task.spawn_exec([], "echo begun; exec sleep 1000")).collect();
         all.iter().for_each(|exec| exec.wait_for_out("begun"));
-        task.exec("pkill -x sleep || killall sleep; true");
+        // First those that are not yet what they execute.
+        task.exec("pkill -f '^/bin/sh -c echo [b]egun'; pkill -x sleep; true");
         all.into_iter().for_each(|exec| drop(exec.finish()));
     };
     // Code that runs for the first time writes to data of its own, what is made once stays, and the loop forgets closed

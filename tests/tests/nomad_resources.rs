@@ -134,6 +134,10 @@ fn the_task_is_in_nomads_cgroup_and_its_shim_is_not() {
     let in_given = |pid: i32| cgroup_of(pid).values().any(|path| given.ends_with(path.as_str()) && path.len() > 1);
     if only_v2() {
         assert!(in_given(program), "{:?} is not {given}", cgroup_of(program));
+    } else {
+        for controller in ["freezer", "cpu", "memory"] {
+            assert_eq!(task.cgroup(controller), Some(&*cgroup(&host, &task, controller)), "{controller}");
+        }
     }
     assert!(!in_given(shim), "{:?}", cgroup_of(shim));
     let memory = |pid: i32| {

@@ -238,8 +238,7 @@ fn place_image(options: &Map<String, Value>, settings: &Settings, whole: &mut Ma
 }
 
 fn place_limits(task: &TaskConfig, hard: bool, around: Around<'_>, whole: &mut Map<String, Value>) -> Result<()> {
-    let resources = task.resources.clone().unwrap_or_default();
-    let limits = Limits::of(&resources, around.settings.topology, hard, around.cgroup_v2)?;
+    let limits = Limits::of(task, around.settings.topology, hard, around.cgroup_v2)?;
     let mut place = |field: &str, value: Option<Value>| value.into_iter().for_each(|value| set(whole, field, value));
     place("cpu.shares", limits.shares.map(Value::from));
     place("cpu.limit", limits.cpus.map(Value::from));

@@ -4,13 +4,13 @@
 
 use bowline_executor::{Error, Kind, Result};
 
-use crate::proto::driver::{LinuxResources, Resources};
+use crate::proto::driver::{LinuxResources, TaskConfig};
 use crate::settings::Topology;
 
 /// The kernel's range of shares.
 const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
 
-/// Where the cgroup that the agent has made for a task is, on cgroup v2.
+/// Where the agent makes a task's cgroups: on cgroup v1 in one such folder for each controller.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A description takes no less, in CPUs.
@@ -27,16 +27,17 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// What the task can count on where its limit is above that.
     pub memory_low: Option<u64>,
-    /// The task's cgroup, if the agent has made one.
+    /// The task's cgroup, if the agent has made one: where it kills whatever is left of the task.
     pub cgroup: Option<String>,
 }
 
 impl Limits {
-    /// What `resources` ask for on this node.
+    /// What the `resources` of `task` ask for on this node.
     ///
     /// # Errors
     /// `BadSpec` for an amount below zero.
-    pub fn of(resources: &Resources, node: Topology, hard: bool, cgroup_v2: bool) -> Result<Limits> {
+    pub fn of(task: &TaskConfig, node: Topology, hard: bool, cgroup_v2: bool) -> Result<Limits> {
+        let resources = task.resources.clone().unwrap_or_default();
         let none = LinuxResources::default();
         let linux = resources.linux_resources.as_ref().unwrap_or(&none);
         let allocated = resources.allocated_resources.as_ref();
@@ -49,16 +50,30 @@ impl Limits {
         };
         let cpus =
             (hard && linux.percent_ticks > 0.0).then(|| (linux.percent_ticks * f64::from(node.cores)).max(LEAST_CPUS));
-        let cgroup = linux.cpuset_cgroup.strip_prefix(CGROUPS).filter(|path| cgroup_v2 && path.len() > 1);
+        let given = linux.cpuset_cgroup.strip_prefix(CGROUPS).filter(|path| path.len() > 1);
+        let cgroup = match cgroup_v2 {
+            true => given.map(str::to_owned),
+            false => given.and_then(|cpuset| on_v1(cpuset, &task.alloc_id, &task.name)),
+        };
         Ok(Limits {
             shares: (shares > 0).then(|| scaled(shares, node.total_mhz)),
             cpus,
             cpuset: Some(linux.cpuset_cpus.clone()).filter(|cpus| !cpus.is_empty()),
             memory,
             memory_low,
-            cgroup: cgroup.map(str::to_owned),
+            cgroup,
         })
     }
+}
+
+/// The task's cgroup of all controllers but cpuset, whose own is in a partition: of all tasks without cores of their own,
+/// or of those that reserve some.
+fn on_v1(cpuset: &str, allocation: &str, task: &str) -> Option<String> {
+    let partition = cpuset.strip_prefix("/cpuset")?;
+    let scope = format!("{allocation}.{task}");
+    let partition = partition.strip_suffix(&scope).and_then(|path| path.strip_suffix('/')).unwrap_or(partition);
+    let (parent, _) = partition.rsplit_once('/')?;
+    Some(format!("{parent}/{scope}"))
 }
 
 /// Shares are MHz; a node that has more of these than the kernel knows shares has them scaled.
@@ -94,17 +109,20 @@ fn negative(field: &str, is: i64) -> Error {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::proto::driver::{AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources};
+    use crate::proto::driver::{AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Resources};
 
     const NODE: Topology = Topology { cores: 4, total_mhz: 8000 };
 
-    fn resources(shares: i64, memory_mb: i64, memory_max_mb: i64, linux: LinuxResources) -> Resources {
+    fn task(shares: i64, memory_mb: i64, memory_max_mb: i64, linux: LinuxResources) -> TaskConfig {
         let allocated = AllocatedTaskResources {
             cpu: Some(AllocatedCpuResources { cpu_shares: shares }),
             memory: Some(AllocatedMemoryResources { memory_mb, memory_max_mb }),
             networks: Vec::new(),
         };
-        Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() }
+        let resources =
+            Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() };
+        let (alloc_id, name) = ("a".to_owned(), "web".to_owned());
+        TaskConfig { resources: Some(resources), alloc_id, name, ..TaskConfig::default() }
     }
 
     #[test]
@@ -117,10 +135,10 @@ mod tests {
             (64, 64, (Some(64 * MIB), None)),
             (0, 0, (None, None)),
         ] {
-            let limits = Limits::of(&resources(0, memory, most, LinuxResources::default()), NODE, false, true).unwrap();
+            let limits = Limits::of(&task(0, memory, most, LinuxResources::default()), NODE, false, true).unwrap();
             assert_eq!((limits.memory, limits.memory_low), expected, "{memory} {most}");
         }
-        let error = Limits::of(&resources(0, -5, 0, LinuxResources::default()), NODE, false, true).unwrap_err();
+        let error = Limits::of(&task(0, -5, 0, LinuxResources::default()), NODE, false, true).unwrap_err();
         assert_eq!(error.message(), "resources.memory: -5 is below zero");
     }
 
@@ -140,19 +158,23 @@ mod tests {
     #[test]
     fn a_hard_limit_is_the_tasks_part_of_all_cores() {
         let linux = LinuxResources { percent_ticks: 0.25, ..LinuxResources::default() };
-        let of = |hard| Limits::of(&resources(2000, 64, 0, linux.clone()), NODE, hard, true).unwrap();
+        let of = |hard| Limits::of(&task(2000, 64, 0, linux.clone()), NODE, hard, true).unwrap();
         assert_eq!((of(true).cpus, of(false).cpus), (Some(1.0), None));
     }
 
     #[test]
-    fn the_agents_cgroup_is_used_where_it_is_of_v2() {
-        let linux = LinuxResources {
-            cpuset_cgroup: "/sys/fs/cgroup/nomad.slice/share.slice/a.web.scope".to_owned(),
-            cpuset_cpus: "0-1".to_owned(),
-            ..LinuxResources::default()
-        };
-        let of = |v2| Limits::of(&resources(100, 64, 0, linux.clone()), NODE, false, v2).unwrap();
-        assert_eq!(of(true).cgroup.as_deref(), Some("/nomad.slice/share.slice/a.web.scope"));
-        assert_eq!((of(false).cgroup, of(false).cpuset.as_deref()), (None, Some("0-1")));
+    fn the_agents_cgroup_is_the_one_by_which_it_ends_a_task() {
+        for (v2, given, cgroup) in [
+            (true, "/sys/fs/cgroup/nomad.slice/share.slice/a.web.scope", Some("/nomad.slice/share.slice/a.web.scope")),
+            (false, "/sys/fs/cgroup/cpuset/nomad/share", Some("/nomad/a.web")),
+            (false, "/sys/fs/cgroup/cpuset/nomad/reserve/a.web", Some("/nomad/a.web")),
+            (false, "/sys/fs/cgroup/cpuset/of/mine/share", Some("/of/mine/a.web")),
+            (true, "", None),
+            (false, "", None),
+        ] {
+            let linux = LinuxResources { cpuset_cgroup: given.to_owned(), ..LinuxResources::default() };
+            let limits = Limits::of(&task(100, 64, 0, linux), NODE, false, v2).unwrap();
+            assert_eq!(limits.cgroup.as_deref(), cgroup, "{given}");
+        }
     }
 }

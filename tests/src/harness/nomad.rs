@@ -56,6 +56,7 @@ impl Host {
             self.not_here("nomad-agent is not built (`make debug` does, with Go)");
             return None;
         }
+        self.own_parents();
         let link = Rc::new(Link::start(self, &beside_tests("nomad-agent")));
         let ended = link.clone();
         self.at_end(move || ended.end());

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::harness::{Host, eventually, hierarchy, only_v2};
 
 use super::fifo::Fifo;
@@ -68,19 +70,24 @@ impl Cgroups {
         let scope = format!("{allocation}.{task}");
         let mut folders = Vec::new();
         for controller in ["freezer", "cpu", "memory", "cpuset"] {
-            let mut parents = vec![hierarchy(controller).join(host.prefix())];
-            if controller == "cpuset" {
-                parents.push(parents[0].join(partition));
-            }
-            let scope = parents.last().expect("one at least").join(&scope);
-            for folder in parents.iter().chain([&scope]) {
+            let parent = hierarchy(controller).join(host.prefix());
+            let folder = match (controller, reserves) {
+                ("cpuset", false) => parent.join(partition),
+                ("cpuset", true) => parent.join(partition).join(&scope),
+                _ => parent.join(&scope),
+            };
+            let parents: Vec<&Path> =
+                folder.ancestors().skip(1).take_while(|above| above.starts_with(&parent)).collect();
+            for folder in parents.iter().rev().copied().chain([&*folder]) {
                 make(folder);
-                // The agent gives the task's own memory nodes, and no CPUs.
-                let files: &[&str] = if *folder == scope { &["cpuset.mems"] } else { &["cpuset.mems", "cpuset.cpus"] };
+                // The agent gives a task's own memory nodes, and no CPUs.
+                let files: &[&str] =
+                    if folder.ends_with(&scope) { &["cpuset.mems"] } else { &["cpuset.mems", "cpuset.cpus"] };
                 files.iter().for_each(|file| inherit(folder, file));
             }
-            host.parents.borrow_mut().extend(parents.into_iter().rev());
-            folders.push(scope);
+            let shared = folder.ends_with(partition).then_some(&*folder);
+            host.parents.borrow_mut().extend(shared.into_iter().chain(parents).map(Path::to_owned));
+            folders.push(folder);
         }
         Cgroups { folders }
     }
@@ -116,17 +123,25 @@ impl Cgroups {
     }
 
     /// Kills whoever is in it, as the agent does at the end.
+    #[track_caller]
     pub(super) fn kill(&self) {
-        for folder in &self.folders {
-            // On v1 the agent freezes, signals and thaws; cases that ask for that do it themselves.
-            let _ = fs::write(folder.join("cgroup.kill"), "1");
+        if only_v2() {
+            return write(&self.folders[0], "cgroup.kill", "1");
         }
+        let freezer = self.folder("freezer").expect("Nomad has made one");
+        write(freezer, "freezer.state", "FROZEN");
+        let listed = fs::read_to_string(freezer.join("cgroup.procs")).expect("it is a cgroup");
+        for pid in listed.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        write(freezer, "freezer.state", "THAWED");
     }
 
-    /// Removes them, as the agent does once the task was destroyed: nobody may be left in them.
+    /// Removes them, as the agent does once the task was destroyed: nobody may be left in them. That of all tasks without
+    /// cores of their own stays.
     #[track_caller]
     pub(super) fn remove(&self) {
-        for folder in &self.folders {
+        for folder in self.folders.iter().filter(|folder| !folder.ends_with("share")) {
             eventually(format_args!("{} is empty", folder.display()), || {
                 (!folder.exists() || remove_below(folder)).then_some(())
             });
@@ -144,6 +159,11 @@ fn remove_below(folder: &Path) -> bool {
 
 fn make(folder: &Path) {
     fs::create_dir_all(folder).unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
+}
+
+#[track_caller]
+fn write(folder: &Path, file: &str, value: &str) {
+    fs::write(folder.join(file), value).unwrap_or_else(|error| panic!("{file} of {}: {error}", folder.display()));
 }
 
 fn inherit(folder: &Path, file: &str) {

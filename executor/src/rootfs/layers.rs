@@ -5,9 +5,11 @@
 //! too. A mount that fails undoes those before it. Mounts are found through mountinfo, so that `unmount` takes down
 //! whatever a crash left behind. Must not: guess an option's meaning; follow an image's symlinks out.
 
+mod apart;
 mod loops;
 mod mapped;
 mod overlay;
+mod transformed;
 mod unmount;
 
 use std::collections::BTreeSet;
@@ -35,7 +37,7 @@ use crate::worker;
 /// One mount, as a manager describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Layer {
-    /// The filesystem's type; `bind` for a bind.
+    /// The filesystem's type; `bind` for a bind. With `format/` or `mkdir/` before it, this one is built on those before it.
     pub kind: String,
     /// The device, folder or name that is mounted, as in mount(2).
     pub source: String,
@@ -69,16 +71,24 @@ pub fn mount_blocking(root: &Path, layers: &[Layer]) -> Result<()> {
         _ => {}
     }
     let before: BTreeSet<u64> = unmount::mounted(root)?.into_iter().map(|mount| mount.id).collect();
-    for layer in layers {
-        if let Err(error) = attach(root, layer) {
-            let what = format!("mount {} of type {} at {:?}", layer.source, layer.kind, layer.target);
+    let (below, above) = transformed::split(layers);
+    for layer in above {
+        let done = match transformed::is(layer) {
+            true => transformed::build(root, below, layer),
+            false => attach(root, layer),
+        };
+        if let Err(error) = done {
             if let Err(left) = unmount::all_but(root, &before) {
                 tracing::error!(error = %left, "a mount is left behind");
             }
-            return Err(error.within(what));
+            return Err(error.within(named(layer)));
         }
     }
     Ok(())
+}
+
+fn named(layer: &Layer) -> String {
+    format!("mount {} of type {} at {:?}", layer.source, layer.kind, layer.target)
 }
 
 /// Like [`unmount()`], for a process that may block.
@@ -96,8 +106,7 @@ fn attach(root: &Path, layer: &Layer) -> Result<()> {
         let message = format!("{option} is an option of a filesystem, and a bind makes none");
         return Err(Error::new(Kind::BadSpec, message));
     }
-    let here = open_path(Path::new(".")).doing(Kind::Internal, || "cannot open the working directory")?;
-    let done = match options.bind {
+    staying(|| match options.bind {
         Some(_) if image => {
             Err(Error::new(Kind::BadSpec, "the option loop is for a filesystem, and a bind makes none"))
         }
@@ -109,7 +118,13 @@ fn attach(root: &Path, layer: &Layer) -> Result<()> {
             filesystem(root, &layer, &options, idmap.as_ref())
         }
         None => filesystem(root, layer, &options, idmap.as_ref()),
-    };
+    })
+}
+
+/// Does what may change the working directory, and gets back.
+fn staying<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
+    let here = open_path(Path::new(".")).doing(Kind::Internal, || "cannot open the working directory")?;
+    let done = act();
     rustix::process::fchdir(here).doing(Kind::Internal, || "cannot get back to the working directory")?;
     done
 }
@@ -160,13 +175,12 @@ fn described(layer: &Layer) -> Result<Described> {
     Ok(Described { mount, idmap, image, direct })
 }
 
-/// Refuses what containerd's mount manager was to carry out: it formats, makes folders and fills in places before it
-/// hands mounts to a shim that does not say it does so itself.
+/// Refuses what containerd's mount manager was to carry out: it makes filesystems before it hands mounts to a shim, and
+/// fills in places where the type says that there are some.
 fn refuse_unfinished(layer: &Layer) -> Result<()> {
     let texts = [&layer.source, &layer.target].into_iter().chain(&layer.options);
-    let kind = ["format/", "mkdir/", "mkfs/"].iter().any(|prefix| layer.kind.starts_with(prefix));
     let unfinished = texts.into_iter().find(|text| text.contains("{{"));
-    let Some(what) = kind.then_some(&layer.kind).or(unfinished) else { return Ok(()) };
+    let Some(what) = layer.kind.starts_with("mkfs/").then_some(&layer.kind).or(unfinished) else { return Ok(()) };
     Err(Error::new(Kind::Unsupported, format!("{what} is for its manager, which was to carry it out")))
 }
 
@@ -397,8 +411,14 @@ mod tests {
                 (layer("bind", source, "", &["rbind", "loop"]), "loop"),
                 (layer("bind", source, "", &["bind", "remount", "ro"]), "remount"),
                 (layer("ext4", &source.join("no"), "", &["loop"]), "no"),
-                (layer("format/mkdir/overlay", source, "", &[]), "format/mkdir/overlay"),
+                (layer("mkfs/ext4", source, "", &["loop"]), "mkfs/ext4"),
                 (layer("bind", Path::new("{{ mount 0 }}/upper"), "", &["rbind"]), "{{ mount 0 }}"),
+                (layer("format/bind", Path::new("{{ mount 1 }}"), "", &["rbind"]), "{{ mount 1 }}"),
+                (layer("format/mkfs/ext4", source, "", &["loop"]), "mkfs/ext4"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=here"]), "path=here"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=/:0755"]), "path=/:0755"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=/a:9"]), "/a:9"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.mode=7"]), "mkdir.mode=7"),
             ] {
                 let error = mount_blocking(&root, &[good.clone(), bad]).expect_err("refused");
                 assert!(error.to_string().contains(why), "{error}");
@@ -410,6 +430,52 @@ mod tests {
             let [_, last] = &mounted(&root).expect("readable")[..] else { panic!("two mounts") };
             assert_eq!(last.target, canonical(&root).expect("a path"));
             unmount_blocking(&root).expect("taken down");
+        });
+    }
+
+    #[test]
+    fn one_that_is_built_on_others_shows_nothing_of_them() {
+        alone("one_that_is_built_on_others_shows_nothing_of_them", || {
+            if !sys::has_mount_fds() {
+                return;
+            }
+            let (dir, root) = bundle();
+            let (lower, upper) = (dir.path().join("lower"), dir.path().join("writable"));
+            files::create_dir_all(lower.join("data")).and_then(|()| files::create_dir(&upper)).expect("made");
+            files::write(lower.join("of-the-image"), "text").expect("written");
+            // What was in an earlier mount before may be anybody's.
+            symlink("/", upper.join("out")).expect("made");
+            let folder = |path: &str| format!("X-containerd.mkdir.path={{{{ mount 1 }}}}/{path}");
+            let options = [
+                folder("upper:0751:7:8"),
+                folder("work"),
+                folder("out/made-inside:0700"),
+                "lowerdir={{ overlay 0 0 }}".to_owned(),
+                "upperdir={{ mount 1 }}/upper".to_owned(),
+                "workdir={{ mount 1 }}/work".to_owned(),
+            ];
+            let layers = [
+                layer("bind", &lower, "", &["rbind", "ro"]),
+                layer("bind", &upper, "", &["rbind"]),
+                layer("format/mkdir/overlay", Path::new("overlay"), "", &options.each_ref().map(String::as_str)),
+                layer("tmpfs", Path::new("tmpfs"), "/data", &["size=1m"]),
+            ];
+            // Twice: the folders are there then.
+            for _ in 0..2 {
+                mount_blocking(&root, &layers).expect("mounted");
+                assert_eq!(mounted(&root).expect("readable").len(), 2);
+                let mut names: Vec<_> =
+                    files::read_dir(&root).expect("readable").flatten().map(|e| e.file_name()).collect();
+                names.sort();
+                assert_eq!(names, ["data", "of-the-image"]);
+                files::write(root.join("new"), "text").expect("writable");
+                files::remove_file(root.join("new")).expect("writable");
+                let made = files::metadata(upper.join("upper")).expect("it was made");
+                assert_eq!((made.mode() & 0o7777, made.uid(), made.gid()), (0o751, 7, 8));
+                unmount_blocking(&root).expect("taken down");
+                assert!(mounted(&root).expect("readable").is_empty());
+            }
+            assert!(upper.join("made-inside").is_dir() && !Path::new("/made-inside").exists());
         });
     }
 

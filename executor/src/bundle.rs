@@ -190,7 +190,7 @@ fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
 }
 
 /// Limits as a manager means them: those that are 0 or empty are no limits. Kubernetes and Docker
-/// send them so, and runc takes them so.
+/// send them so, and runc takes them so. The number of processes alone may be 0, from version 1.3 on.
 pub fn limits(mut resources: LinuxResources) -> LinuxResources {
     if let Some(mut cpu) = resources.cpu().clone() {
         cpu.set_shares(cpu.shares().filter(|shares| *shares != 0));
@@ -211,9 +211,6 @@ pub fn limits(mut resources: LinuxResources) -> LinuxResources {
         // Docker's -1, as an unsigned number.
         memory.set_swappiness(memory.swappiness().filter(|swappiness| *swappiness != u64::MAX));
         resources.set_memory(Some(memory));
-    }
-    if resources.pids().as_ref().is_some_and(|pids| pids.limit() == 0) {
-        resources.set_pids(None);
     }
     if let Some(mut io) = resources.block_io().clone() {
         io.set_weight(io.weight().filter(|weight| *weight != 0));

@@ -29,11 +29,19 @@ pub trait Sent: DeserializeOwned {
     const NAME: &'static str;
     /// Its place in a configuration; empty for the whole.
     const PLACE: &'static str;
+
+    /// Takes the limit of processes out, which the library has at 0 where there is none.
+    fn unset_pids(&mut self) {}
 }
 
 impl Sent for Spec {
     const NAME: &'static str = "an OCI configuration";
     const PLACE: &'static str = "";
+
+    fn unset_pids(&mut self) {
+        let resources = self.linux_mut().as_mut().and_then(|linux| linux.resources_mut().as_mut());
+        resources.into_iter().for_each(Sent::unset_pids);
+    }
 }
 
 impl Sent for Process {
@@ -44,6 +52,10 @@ impl Sent for Process {
 impl Sent for LinuxResources {
     const NAME: &'static str = "OCI's resources of Linux";
     const PLACE: &'static str = "linux.resources";
+
+    fn unset_pids(&mut self) {
+        self.set_pids(None);
+    }
 }
 
 /// Reads `text`.
@@ -55,7 +67,7 @@ pub fn parse<T: Sent>(text: &[u8]) -> Result<T> {
         let (what, colon) = (T::NAME, if path.is_empty() { "" } else { ": " });
         Error::new(Kind::BadSpec, format!("this is not {what}: {path}{colon}{error}"))
     };
-    let value =
+    let mut value: T =
         serde_json::from_slice(text).map_err(|error| refused(&path_at(text, error.line(), error.column()), &error))?;
     let found = look(text, T::PLACE);
     if let Some(path) = found.list {
@@ -66,6 +78,9 @@ pub fn parse<T: Sent>(text: &[u8]) -> Result<T> {
     }
     for path in found.unknown {
         tracing::warn!("{path} has no effect: bowline does not know this field");
+    }
+    if !found.limits_pids {
+        value.unset_pids();
     }
     Ok(value)
 }
@@ -79,12 +94,16 @@ struct Found {
     list: Option<String>,
     /// A field that is set and that the library does not read.
     unread: Option<&'static str>,
+    /// Whether the number of processes has a limit, which may be 0.
+    limits_pids: bool,
 }
 
 /// Looks through `text`, which stands at `section`.
 fn look(text: &[u8], section: &str) -> Found {
     let mut found = Found::default();
+    let pids = Place::of("linux.resources.pids.limit");
     walk(text, text.len(), Place::of(section), |steps, place, value| match place {
+        _ if place == pids => found.limits_pids = value != Some(b'n'),
         Place::Unknown if found.unknown.len() < MOST => found.unknown.push(path(steps)),
         _ if value == Some(b'[') && place.is_object() => {
             found.list.get_or_insert_with(|| path(steps));

@@ -36,6 +36,8 @@ fn what_has_ended_cannot_be_killed() {
     let running = containerd.run("exit 0");
     running.shim.wait(&running.id, "").expect("an end");
     assert_eq!(running.shim.kill(&running.id, "", 9).expect_err("it has ended").code, Code::NOT_FOUND);
+    // Whoever wants nobody left has it.
+    running.shim.kill_all(&running.id, 9).expect("nobody is left");
     running.end();
 }
 

@@ -302,11 +302,33 @@ fn structures_of_nothing_are_unset() {
 }
 
 #[test]
+fn a_limit_of_no_processes_is_one() {
+    let host = Host::new();
+    if host.reference_fails("runc takes it for none before version 1.4") {
+        return;
+    }
+    let containerd = host.containerd();
+    let running = limited(&containerd, "pids", json!({ "limit": 0 }));
+    let now = || running.cgroup_file("pids", "pids.max");
+    assert_eq!(now(), "1");
+    for (limit, expected) in [(20, "20"), (0, "1"), (-1, "max")] {
+        running.shim.update(&running.id, &json!({ "pids": { "limit": limit } })).expect("an update");
+        assert_eq!(now(), expected, "{limit}");
+    }
+    running.end();
+    let running = limited(&containerd, "pids", json!({}));
+    assert_eq!(running.cgroup_file("pids", "pids.max"), "max");
+    running.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn an_update_of_nothing_changes_nothing() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = limited(&containerd, "pids", json!({ "limit": 77 }));
-    for nothing in [Value::Null, json!({}), json!({ "pids": null, "memory": { "limit": null } })] {
+    let unset = json!({ "pids": { "limit": null }, "memory": { "limit": null } });
+    for nothing in [Value::Null, json!({}), json!({ "pids": null }), json!({ "pids": {} }), unset] {
         running.shim.update(&running.id, &nothing).expect("an update");
         assert_eq!(running.cgroup_file("pids", "pids.max"), "77", "{nothing}");
     }

@@ -66,7 +66,10 @@ const FIELDS: &[(&[&str], Verdict)] = &[
     (&["linux.namespaces[].type", "linux.namespaces[].path"], Effect { what: "new, or the one at the path", tests: &["fields_effect::a_namespace_is_new_or_the_one_at_its_path"] }),
     (&["linux.resources.unified"], Effect { what: "the files of cgroup v2; refused on v1", tests: &["fields_effect::limits_are_those_of_the_configuration", "fields_refused::what_runc_refuses_is_refused_too_and_named"] }),
     (&["linux.resources.devices[].allow", "linux.resources.devices[].type", "linux.resources.devices[].major", "linux.resources.devices[].minor", "linux.resources.devices[].access"], Effect { what: "what can be opened: the last rule that fits a device counts; on cgroup v1 a denial of a part of what is allowed is refused", tests: &["fields::a_rule_for_all_kinds_of_one_number_is_for_no_other", "devices::a_denial_of_a_part_of_what_is_allowed_is_never_lost", "devices::a_denial_takes_back_all_that_was_allowed_before"] }),
-    (&["linux.resources.pids.limit"], Effect { what: "`pids.max`", tests: &["fields_effect::limits_are_those_of_the_configuration"] }),
+    (&["linux.resources.pids.limit"], Effect {
+        what: "`pids.max`; 0 is 1, as nobody can be started then, and less than 0 is no limit",
+        tests: &["fields_effect::limits_are_those_of_the_configuration", "fields::a_limit_of_no_processes_is_one"],
+    }),
     (&["linux.resources.blockIO.weight"], Effect { what: "`blkio.weight`, `io.weight`, or those of BFQ; refused where the kernel has none", tests: &["fields_effect::the_weight_of_a_disk_is_set_or_refused"] }),
     (&["linux.resources.blockIO.leafWeight"], Effect { what: "`blkio.leaf_weight`, before Linux 5.0; refused otherwise", tests: &["fields::a_leaf_weight_that_no_kernel_has_is_refused"] }),
     (&["linux.resources.blockIO.throttleReadBpsDevice[].major", "linux.resources.blockIO.throttleReadBpsDevice[].minor", "linux.resources.blockIO.throttleReadBpsDevice[].rate", "linux.resources.blockIO.throttleWriteBpsDevice[].major", "linux.resources.blockIO.throttleWriteBpsDevice[].minor", "linux.resources.blockIO.throttleWriteBpsDevice[].rate", "linux.resources.blockIO.throttleReadIOPSDevice[].major", "linux.resources.blockIO.throttleReadIOPSDevice[].minor", "linux.resources.blockIO.throttleReadIOPSDevice[].rate", "linux.resources.blockIO.throttleWriteIOPSDevice[].major", "linux.resources.blockIO.throttleWriteIOPSDevice[].minor", "linux.resources.blockIO.throttleWriteIOPSDevice[].rate"], Effect { what: "`blkio.throttle.*`, `io.max`", tests: &["fields_effect::limits_are_those_of_the_configuration"] }),
@@ -119,7 +122,7 @@ const HEAD: &str = "# Conformance
 What becomes of each field of the [runtime specification](https://github.com/opencontainers/runtime-spec), version 1.3 and
 those before it, in a `config.json`. `[]` is any item of a list, `*` any key. A field has an effect, or a container with it
 is refused and the message names it. False, 0, null and empty are unset, each where the field is of its type: any other
-type is refused. The few fields that have no effect where runc has none either are
+type is refused. Only `pids.limit` may be 0. The few fields that have no effect where runc has none either are
 logged, as are fields that no version of the specification has: it wants those ignored.
 
 A test `module::case` is in `tests/tests/module.rs` and runs by `cargo test -p bowline-tests --test cases module::case`.

@@ -17,8 +17,8 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     check_devices(resources)?;
     memory(&mut out, resources)?;
     cpu(&mut out, resources);
-    // OCI's 0 means no limit here too.
-    out.extend(resources.pids().map(|pids| Limit::Pids(Amount(Amount::oci(pids.limit()).0.filter(|most| *most > 0)))));
+    // systemd knows no 0. Who is in the cgroup can start nobody either way.
+    out.extend(resources.pids().map(|pids| Limit::Pids(Amount(Amount::oci(pids.limit()).0.map(|most| most.max(1))))));
     block_io(&mut out, resources);
     let mut files: Vec<(&String, &String)> = resources.unified().iter().flatten().collect();
     files.sort_unstable();

@@ -9,7 +9,10 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, waitid};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, setrlimit,
+    waitid,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
 
@@ -26,6 +29,23 @@ where
     F: FnOnce() -> Result<T>,
 {
     start(name, work)?.answer().await
+}
+
+/// Like [`run`], for work that may not come to an end: `None` once it has had `seconds` of the processor.
+pub async fn run_bounded<T, F>(name: &'static str, seconds: u64, work: F) -> Result<Option<T>>
+where
+    T: Serialize + DeserializeOwned,
+    F: FnOnce() -> Result<T>,
+{
+    let most = Some(seconds);
+    let bounded = || {
+        setrlimit(Resource::Cpu, Rlimit { current: most, maximum: most })
+            .doing(Kind::Internal, || format!("cannot bound the worker for {name}"))?;
+        work()
+    };
+    let Worker { pidfd, answer, .. } = start(name, bounded)?;
+    let answer = read_answer(name, answer, pidfd).await?;
+    if answer.is_empty() { Ok(None) } else { understood(name, &answer).map(Some) }
 }
 
 pub struct Worker<T> {
@@ -100,12 +120,8 @@ where
 impl<T: DeserializeOwned> Worker<T> {
     /// Waits for what `work` returned.
     pub async fn answer(self) -> Result<T> {
-        let name = self.name;
-        let answer = read_to_end(self.answer).await;
-        let answer = answer.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
-        // The worker is in the shim's cgroup, which it must not keep busy.
-        ended(self.pidfd).await;
-        understood(name, &answer)
+        let answer = read_answer(self.name, self.answer, self.pidfd).await?;
+        understood(self.name, &answer)
     }
 
     /// Like [`Worker::answer`], in a process that has no loop, and that nobody else reaps children of.
@@ -118,6 +134,15 @@ impl<T: DeserializeOwned> Worker<T> {
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
         understood(name, &answer)
     }
+}
+
+/// What a worker has written when it has ended: nothing if it died.
+async fn read_answer(name: &str, answer: OwnedFd, pidfd: OwnedFd) -> Result<Vec<u8>> {
+    let answer = read_to_end(answer).await;
+    let answer = answer.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
+    // The worker is in the shim's cgroup, which it must not keep busy.
+    ended(pidfd).await;
+    Ok(answer)
 }
 
 /// Decodes the answer of a worker.

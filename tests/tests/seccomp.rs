@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::Ran;
 use bowline_tests::harness::containerd::Stdio;
 use bowline_tests::harness::machine_code::{call, elf, exit, hang};
+use bowline_tests::harness::{Ran, patience};
 use serde_json::{Value, json};
 
 /// What such a filter does with every call that it does not name.
@@ -376,5 +376,32 @@ fn what_no_runtime_can_do_without_is_an_error_where_it_is_denied() {
         let _ = shim.delete(&bundle.id, "");
         shim.over();
     }
+    host.assert_nothing_left();
+}
+
+/// Two rules that libseccomp 2.5 goes through without end, and runc with it.
+const ENDLESS: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+    {"names": ["openat2"], "action": "SCMP_ACT_LOG", "args": [
+        {"index": 2, "value": 13253932390241052024, "valueTwo": 13253932390241052024, "op": "SCMP_CMP_MASKED_EQ"},
+        {"index": 1, "value": 18446744073709551615, "op": "SCMP_CMP_NE"}]},
+    {"names": ["openat2"], "action": "SCMP_ACT_LOG", "args": [
+        {"index": 1, "value": 18446744073709551615, "op": "SCMP_CMP_NE"},
+        {"index": 3, "value": 18446744073709551615, "op": "SCMP_CMP_LT"}]}]}"#;
+
+#[test]
+fn a_profile_that_libseccomp_does_not_come_to_an_end_with_is_refused() {
+    let host = Host::new();
+    let profile = host.file("endless.json", ENDLESS);
+    let option = format!("--security-opt=seccomp={}", profile.display());
+    let ran = host.spawn(["run", "--name", &host.new_id(), &option, "--", "true"]);
+    // Ten seconds of the processor, which others use too.
+    let ran = ran.finish_within(4 * patience());
+    // A later libseccomp may come to an end.
+    if ran.err().is_empty() {
+        ran.assert_code(0);
+        return host.assert_nothing_left();
+    }
+    ran.assert_code(125);
+    assert!(ran.err().contains("seccomp: 10 s of the processor") && ran.err().contains("hint: libseccomp"), "{ran}");
     host.assert_nothing_left();
 }

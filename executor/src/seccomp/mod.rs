@@ -288,7 +288,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
     if let Some(program) = cache::read(&path) {
         return Filter::new(program, flags, listener).checked();
     }
-    let program = worker::run("seccomp", move || {
+    let program = worker::run_bounded("seccomp", MOST_SECONDS, move || {
         let program = profile.compile()?;
         if let Err(error) = cache::keep(&path, &program) {
             tracing::warn!(%error, path = %path.display(), "cannot keep the seccomp filter");
@@ -296,8 +296,17 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
         Ok(program)
     })
     .await?;
+    let program = program.ok_or_else(|| {
+        let message = format!("seccomp: {MOST_SECONDS} s of the processor were not enough to compile the profile");
+        let hint = "libseccomp does not come to an end with some profiles in which several rules for one system call have \
+                    several conditions each";
+        Error::new(Kind::BadSpec, message).hint(hint)
+    })?;
     Filter::new(program, flags, listener).checked()
 }
+
+/// How much of the processor a profile may take.
+const MOST_SECONDS: u64 = 10;
 
 /// The key of a cached filter: profile, architecture, and everything that compiles it.
 fn key(profile: &Profile) -> Result<String> {

@@ -413,12 +413,6 @@ mod tests {
                 (layer("ext4", &source.join("no"), "", &["loop"]), "no"),
                 (layer("mkfs/ext4", source, "", &["loop"]), "mkfs/ext4"),
                 (layer("bind", Path::new("{{ mount 0 }}/upper"), "", &["rbind"]), "{{ mount 0 }}"),
-                (layer("format/bind", Path::new("{{ mount 1 }}"), "", &["rbind"]), "{{ mount 1 }}"),
-                (layer("format/mkfs/ext4", source, "", &["loop"]), "mkfs/ext4"),
-                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=here"]), "path=here"),
-                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=/:0755"]), "path=/:0755"),
-                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=/a:9"]), "/a:9"),
-                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.mode=7"]), "mkdir.mode=7"),
             ] {
                 let error = mount_blocking(&root, &[good.clone(), bad]).expect_err("refused");
                 assert!(error.to_string().contains(why), "{error}");
@@ -430,6 +424,29 @@ mod tests {
             let [_, last] = &mounted(&root).expect("readable")[..] else { panic!("two mounts") };
             assert_eq!(last.target, canonical(&root).expect("a path"));
             unmount_blocking(&root).expect("taken down");
+        });
+    }
+
+    #[test]
+    fn one_that_cannot_be_built_is_refused_with_the_reason() {
+        alone("one_that_cannot_be_built_is_refused_with_the_reason", || {
+            if !sys::has_mount_fds() {
+                return;
+            }
+            let (dir, root) = bundle();
+            let (good, source) = (overlay(dir.path(), 1, &[]), dir.path());
+            for (bad, why) in [
+                (layer("format/bind", Path::new("{{ mount 1 }}"), "", &["rbind"]), "{{ mount 1 }}"),
+                (layer("format/mkfs/ext4", source, "", &["loop"]), "mkfs/ext4"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=here"]), "path=here"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=/:0755"]), "path=/:0755"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=/a:9"]), "/a:9"),
+                (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.mode=7"]), "mkdir.mode=7"),
+            ] {
+                let error = mount_blocking(&root, &[good.clone(), bad]).expect_err("refused");
+                assert!(error.to_string().contains(why), "{error}");
+                assert!(mounted(&root).expect("readable").is_empty(), "{why}");
+            }
         });
     }
 

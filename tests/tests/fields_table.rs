@@ -122,7 +122,7 @@ const HEAD: &str = "# Conformance
 What becomes of each field of the [runtime specification](https://github.com/opencontainers/runtime-spec), version 1.3 and
 those before it, in a `config.json`. `[]` is any item of a list, `*` any key. A field has an effect, or a container with it
 is refused and the message names it. False, 0, null and empty are unset, each where the field is of its type: any other
-type is refused. Only `pids.limit` may be 0. The few fields that have no effect where runc has none either are
+type is refused. A `pids.limit` of 0 is a limit. The few fields that have no effect where runc has none either are
 logged, as are fields that no version of the specification has: it wants those ignored.
 
 A test `module::case` is in `tests/tests/module.rs` and runs by `cargo test -p bowline-tests --test cases module::case`.

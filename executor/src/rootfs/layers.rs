@@ -392,6 +392,13 @@ mod tests {
         });
     }
 
+    #[track_caller]
+    fn assert_refused(root: &Path, layers: &[Layer], why: &str) {
+        let error = mount_blocking(root, layers).expect_err("refused");
+        assert!(error.to_string().contains(why), "{error}");
+        assert!(mounted(root).expect("readable").is_empty(), "{why}");
+    }
+
     #[test]
     fn one_that_fails_undoes_those_before_it() {
         alone("one_that_fails_undoes_those_before_it", || {
@@ -414,9 +421,7 @@ mod tests {
                 (layer("mkfs/ext4", source, "", &["loop"]), "mkfs/ext4"),
                 (layer("bind", Path::new("{{ mount 0 }}/upper"), "", &["rbind"]), "{{ mount 0 }}"),
             ] {
-                let error = mount_blocking(&root, &[good.clone(), bad]).expect_err("refused");
-                assert!(error.to_string().contains(why), "{error}");
-                assert!(mounted(&root).expect("readable").is_empty(), "{why}");
+                assert_refused(&root, &[good.clone(), bad], why);
             }
             // A symlink of the image leads to the image's own root.
             let inside = layer("bind", source, "/out/", &["bind"]);
@@ -443,9 +448,7 @@ mod tests {
                 (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.path=/a:9"]), "/a:9"),
                 (layer("mkdir/bind", source, "", &["rbind", "X-containerd.mkdir.mode=7"]), "mkdir.mode=7"),
             ] {
-                let error = mount_blocking(&root, &[good.clone(), bad]).expect_err("refused");
-                assert!(error.to_string().contains(why), "{error}");
-                assert!(mounted(&root).expect("readable").is_empty(), "{why}");
+                assert_refused(&root, &[good.clone(), bad], why);
             }
         });
     }

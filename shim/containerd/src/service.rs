@@ -423,12 +423,11 @@ impl Service {
         }
         let exec = &request.exec_id;
         let (pid, status) = self.process(&id, exec, |process| (process.pid, process.status))?;
-        // All that were in its cgroup have been killed by then.
-        let reached_all = request.all && exec.is_empty() && signal.is_some();
-        if status == Status::STOPPED && reached_all {
-            return Ok(Empty::default());
-        }
         if status == Status::STOPPED {
+            // All that were in its cgroup have been killed by then.
+            if request.all && exec.is_empty() && signal.is_some() {
+                return Ok(Empty::default());
+            }
             let message = if exec.is_empty() {
                 format!("container {id} has exited: process already finished")
             } else {

@@ -21,10 +21,10 @@ use bowline_spec::{Format, Invalid, Task};
 use serde_json::{Map, Value, json};
 
 use self::names::{Offsets, name_of};
-use crate::node::Limits;
+use crate::node::{self, Limits};
 use crate::options::TASK;
 use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
-use crate::proto::driver::{DnsConfig, Mount, NetworkIsolationSpec, TaskConfig};
+use crate::proto::driver::{DnsConfig, Mount, NetworkIsolationSpec, Resources, TaskConfig};
 use crate::schema::{self, place, set};
 use crate::settings::Settings;
 use crate::task_id;
@@ -238,14 +238,15 @@ fn place_image(options: &Map<String, Value>, settings: &Settings, whole: &mut Ma
 }
 
 fn place_limits(task: &TaskConfig, hard: bool, around: Around<'_>, whole: &mut Map<String, Value>) -> Result<()> {
-    let limits = Limits::of(task, around.settings.topology, hard, around.cgroup_v2)?;
+    let none = Resources::default();
+    let limits = Limits::of(task.resources.as_ref().unwrap_or(&none), around.settings.topology, hard)?;
     let mut place = |field: &str, value: Option<Value>| value.into_iter().for_each(|value| set(whole, field, value));
     place("cpu.shares", limits.shares.map(Value::from));
     place("cpu.limit", limits.cpus.map(Value::from));
     place("cpu.cpuset", limits.cpuset.map(Value::from));
     place("memory.limit", limits.memory.map(Value::from));
     place("memory.low", limits.memory_low.map(Value::from));
-    place("cgroup", limits.cgroup.map(Value::from));
+    place("cgroup", node::cgroup(task, around.cgroup_v2).map(Value::from));
     let user = match (task.user.as_str(), whole.contains_key("rootfs")) {
         ("", false) => USER,
         ("", true) => USER_OF_A_FOLDER,

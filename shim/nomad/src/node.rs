@@ -4,7 +4,7 @@
 
 use bowline_executor::{Error, Kind, Result};
 
-use crate::proto::driver::{LinuxResources, TaskConfig};
+use crate::proto::driver::{LinuxResources, Resources, TaskConfig};
 use crate::settings::Topology;
 
 /// The kernel's range of shares.
@@ -27,17 +27,14 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// What the task can count on where its limit is above that.
     pub memory_low: Option<u64>,
-    /// The task's cgroup, if the agent has made one: where it kills whatever is left of the task.
-    pub cgroup: Option<String>,
 }
 
 impl Limits {
-    /// What the `resources` of `task` ask for on this node.
+    /// What `resources` ask for on this node.
     ///
     /// # Errors
     /// `BadSpec` for an amount below zero.
-    pub fn of(task: &TaskConfig, node: Topology, hard: bool, cgroup_v2: bool) -> Result<Limits> {
-        let resources = task.resources.clone().unwrap_or_default();
+    pub fn of(resources: &Resources, node: Topology, hard: bool) -> Result<Limits> {
         let none = LinuxResources::default();
         let linux = resources.linux_resources.as_ref().unwrap_or(&none);
         let allocated = resources.allocated_resources.as_ref();
@@ -50,27 +47,26 @@ impl Limits {
         };
         let cpus =
             (hard && linux.percent_ticks > 0.0).then(|| (linux.percent_ticks * f64::from(node.cores)).max(LEAST_CPUS));
-        let given = linux.cpuset_cgroup.strip_prefix(CGROUPS).filter(|path| path.len() > 1);
-        let cgroup = match cgroup_v2 {
-            true => given.map(str::to_owned),
-            false => given.and_then(|cpuset| on_v1(cpuset, &task.alloc_id, &task.name)),
-        };
         Ok(Limits {
             shares: (shares > 0).then(|| scaled(shares, node.total_mhz)),
             cpus,
             cpuset: Some(linux.cpuset_cpus.clone()).filter(|cpus| !cpus.is_empty()),
             memory,
             memory_low,
-            cgroup,
         })
     }
 }
 
-/// The task's cgroup of all controllers but cpuset, whose own is in a partition: of all tasks without cores of their own,
-/// or of those that reserve some.
-fn on_v1(cpuset: &str, allocation: &str, task: &str) -> Option<String> {
-    let partition = cpuset.strip_prefix("/cpuset")?;
-    let scope = format!("{allocation}.{task}");
+/// The task's cgroup, if the agent has made one: where it kills whatever is left of the task. On v1 it names that of cpuset,
+/// which is in a partition: of all tasks without cores of their own, or of those that reserve some.
+pub fn cgroup(task: &TaskConfig, cgroup_v2: bool) -> Option<String> {
+    let linux = task.resources.as_ref()?.linux_resources.as_ref()?;
+    let given = linux.cpuset_cgroup.strip_prefix(CGROUPS)?;
+    if cgroup_v2 {
+        return (given.len() > 1).then(|| given.to_owned());
+    }
+    let partition = given.strip_prefix("/cpuset")?;
+    let scope = format!("{}.{}", task.alloc_id, task.name);
     let partition = partition.strip_suffix(&scope).and_then(|path| path.strip_suffix('/')).unwrap_or(partition);
     let (parent, _) = partition.rsplit_once('/')?;
     Some(format!("{parent}/{scope}"))
@@ -109,20 +105,17 @@ fn negative(field: &str, is: i64) -> Error {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::proto::driver::{AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Resources};
+    use crate::proto::driver::{AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources};
 
     const NODE: Topology = Topology { cores: 4, total_mhz: 8000 };
 
-    fn task(shares: i64, memory_mb: i64, memory_max_mb: i64, linux: LinuxResources) -> TaskConfig {
+    fn resources(shares: i64, memory_mb: i64, memory_max_mb: i64, linux: LinuxResources) -> Resources {
         let allocated = AllocatedTaskResources {
             cpu: Some(AllocatedCpuResources { cpu_shares: shares }),
             memory: Some(AllocatedMemoryResources { memory_mb, memory_max_mb }),
             networks: Vec::new(),
         };
-        let resources =
-            Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() };
-        let (alloc_id, name) = ("a".to_owned(), "web".to_owned());
-        TaskConfig { resources: Some(resources), alloc_id, name, ..TaskConfig::default() }
+        Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() }
     }
 
     #[test]
@@ -135,10 +128,11 @@ mod tests {
             (64, 64, (Some(64 * MIB), None)),
             (0, 0, (None, None)),
         ] {
-            let limits = Limits::of(&task(0, memory, most, LinuxResources::default()), NODE, false, true).unwrap();
+            let of = resources(0, memory, most, LinuxResources::default());
+            let limits = Limits::of(&of, NODE, false).expect("amounts above zero");
             assert_eq!((limits.memory, limits.memory_low), expected, "{memory} {most}");
         }
-        let error = Limits::of(&task(0, -5, 0, LinuxResources::default()), NODE, false, true).unwrap_err();
+        let error = Limits::of(&resources(0, -5, 0, LinuxResources::default()), NODE, false).unwrap_err();
         assert_eq!(error.message(), "resources.memory: -5 is below zero");
     }
 
@@ -158,7 +152,8 @@ mod tests {
     #[test]
     fn a_hard_limit_is_the_tasks_part_of_all_cores() {
         let linux = LinuxResources { percent_ticks: 0.25, ..LinuxResources::default() };
-        let of = |hard| Limits::of(&task(2000, 64, 0, linux.clone()), NODE, hard, true).unwrap();
+        let resources = resources(2000, 64, 0, linux);
+        let of = |hard| Limits::of(&resources, NODE, hard).expect("amounts above zero");
         assert_eq!((of(true).cpus, of(false).cpus), (Some(1.0), None));
     }
 
@@ -173,8 +168,10 @@ mod tests {
             (false, "", None),
         ] {
             let linux = LinuxResources { cpuset_cgroup: given.to_owned(), ..LinuxResources::default() };
-            let limits = Limits::of(&task(100, 64, 0, linux), NODE, false, v2).unwrap();
-            assert_eq!(limits.cgroup.as_deref(), cgroup, "{given}");
+            let (alloc_id, name) = ("a".to_owned(), "web".to_owned());
+            let resources = Some(resources(100, 64, 0, linux));
+            let task = TaskConfig { resources, alloc_id, name, ..TaskConfig::default() };
+            assert_eq!(super::cgroup(&task, v2).as_deref(), cgroup, "{given}");
         }
     }
 }

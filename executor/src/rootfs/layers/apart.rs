@@ -11,11 +11,11 @@ use rustix::mount::{self as kernel, MountPropagationFlags};
 use crate::rootfs::open_path;
 
 /// Runs `make` in a mount namespace of its own, where an empty filesystem in memory is over `root`. What it returns may be a
-/// detached mount. Changes the working directory. Linux 5.12.
-pub fn with_scratch<T>(root: &Path, make: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+/// detached mount. Changes the working directory. Linux 5.12, without which `asked_for` is refused.
+pub fn with_scratch<T>(asked_for: &str, root: &Path, make: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
     let what = || "cannot make a mount namespace for layers";
     if !sys::has_mount_fds() {
-        return Err(Error::new(Kind::Unsupported, "layers that are put together need mount_setattr (Linux 5.12)"));
+        return Err(Error::new(Kind::Unsupported, format!("{asked_for} need mount_setattr (Linux 5.12)")));
     }
     let namespace = fs::openat(CWD, "/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let namespace = namespace.doing(Kind::Internal, what)?;

@@ -17,7 +17,7 @@ use crate::rootfs::options::Options;
 /// them. Linux ≥ 5.19.
 pub fn tree(root: &Path, layer: &Layer, options: &Options, idmap: &Idmap) -> Result<OwnedFd> {
     let owners = idmap.user_namespace()?;
-    apart::with_scratch(root, |scratch| here(scratch, layer, options, owners.as_fd()))
+    apart::with_scratch("uidmap and gidmap", root, |scratch| here(scratch, layer, options, owners.as_fd()))
 }
 
 fn here(scratch: BorrowedFd<'_>, layer: &Layer, options: &Options, owners: BorrowedFd<'_>) -> Result<OwnedFd> {

@@ -39,7 +39,7 @@ pub fn split(layers: &[Layer]) -> (&[Layer], &[Layer]) {
 
 /// Mounts `layer`, which is built on `below`.
 pub fn build(root: &Path, below: &[Layer], layer: &Layer) -> Result<()> {
-    let tree = staying(|| apart::with_scratch(root, |_| in_scratch(root, below, layer)))?;
+    let tree = staying(|| apart::with_scratch("format/ and mkdir/", root, |_| in_scratch(root, below, layer)))?;
     let target = target(root, layer)?;
     sys::move_mount(tree.as_fd(), target.as_fd()).doing(Kind::Internal, || "cannot attach it")
 }

@@ -116,7 +116,7 @@ fn resources(args: SetArgs, now: &Configuration) -> Result<LinuxResources> {
     if let Some(most) = args.pids {
         let mut pids = LinuxPids::default();
         pids.set_limit(match most {
-            // OCI's 0 means no limit.
+            // OCI's 0 means one.
             Ceiling::At(0) => return Err(Error::new(Kind::Usage, "--pids: 0 is less than one process")),
             Ceiling::At(most) => i64::try_from(most).unwrap_or(-1),
             Ceiling::Unlimited => -1,

@@ -8,7 +8,7 @@ use std::process::Command;
 use ttrpc_codegen::{Codegen, ProtobufCustomize};
 
 /// The parts of the floor.
-const FLOOR: [&str; 6] = ["floor", "cgroups", "root", "duty", "shim", "common"];
+const FLOOR: [&str; 7] = ["floor", "cgroups", "root", "duty", "faults", "shim", "common"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=floor");

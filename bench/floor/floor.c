@@ -19,6 +19,8 @@
  *   stop                     that task killed and removed
  *   crowd N                  tasks of that kind until there are N; bare floor alone
  *   disperse                 all of these killed and removed
+ *   faults                   nanoseconds of a page fault: in a file, in new
+ *                            memory, in memory that a child shares
  *
  * Both make the kernel do what bowline's defaults do with a network namespace
  * of the task's own: the same namespaces, filesystems, device nodes, masked
@@ -415,6 +417,14 @@ static struct words parse(char *line)
 	return words;
 }
 
+static void tell_faults(void)
+{
+	struct faults faults;
+	measure_faults(&faults);
+	printf("%lld %lld %lld\n", (long long)faults.file, (long long)faults.fresh, (long long)faults.copied);
+	fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
 	char line[64];
@@ -436,6 +446,10 @@ int main(int argc, char **argv)
 	while (fgets(line, sizeof line, stdin)) {
 		int64_t begin = now(), exited = begin;
 		struct words words = parse(line);
+		if (is(&words, "faults")) {
+			tell_faults();
+			continue;
+		}
 		if (!(dutiful ? have_served : act)(&words, &exited))
 			break;
 		int64_t removed = now();

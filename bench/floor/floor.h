@@ -57,6 +57,14 @@ void keep_record(const char *path, const struct place *place, pid_t pid);
 /* Denies all but the usual devices to a cgroup of v2. */
 void limit_devices_v2(int cgroup);
 
+/* faults.c */
+
+/* Nanoseconds that one takes: a piece of a file that is cached; a new page; a page that a child shares. */
+struct faults {
+	int64_t file, fresh, copied;
+};
+void measure_faults(struct faults *faults);
+
 /* shim.c */
 
 /* What containerd starts: `start` leaves a process that serves. */

@@ -15,6 +15,7 @@ mod trace;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use bowline_executor::{Doing, Kind, Result};
 
@@ -102,6 +103,7 @@ pub fn tables(rounds: &mut Rounds, on: &mut Contenders, managers: Option<Manager
     for (((name, steps), duty), ours) in parts.into_iter().zip(duty).zip(ours) {
         text += &format!("### {name}\n\n{}\n", compared(steps, "duty", &duty, &ours));
     }
+    text += &format!("### a page fault\n\n{}\n", of_faults(on.duty.faults()?));
     let Some(mut managers) = managers else { return Ok(text) };
     say("measuring the account: containerd");
     let mut managed = |column: usize, shim: &str| {
@@ -115,6 +117,15 @@ pub fn tables(rounds: &mut Rounds, on: &mut Contenders, managers: Option<Manager
     text += &format!("### the command `delete`\n\n{deletes}\n");
     text += &format!("### containerd's calls\n\n{}\n", by_call(&floor.calls, &ours.calls));
     Ok(text)
+}
+
+/// What a page fault takes, by its kind, without tracing.
+fn of_faults(faults: [Duration; 3]) -> String {
+    let kinds = ["in a file that is cached, for 64 KiB of it", "in new memory", "in memory that a child shares"];
+    let heading = ["a page fault", "ns"].map(str::to_owned).to_vec();
+    let lines = kinds.iter().zip(faults).map(|(kind, took)| vec![(*kind).to_owned(), took.as_nanos().to_string()]);
+    let lines: Vec<Vec<String>> = [heading, rule(2)].into_iter().chain(lines).collect();
+    aligned(&lines)
 }
 
 /// What containerd asks of its shim, whose program is `shim`.

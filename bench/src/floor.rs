@@ -84,7 +84,7 @@ impl Floor {
 
     /// Starts the task that [`Floor::exec`] is for, with a filter.
     pub fn hold(&mut self) -> Result<()> {
-        self.ask("hold filter").map(drop)
+        self.ask::<2>("hold filter").map(drop)
     }
 
     pub fn exec(&mut self) -> Result<Duration> {
@@ -103,7 +103,7 @@ impl Floor {
 
     /// Kills and removes all of them.
     pub fn disperse(&mut self) -> Result<()> {
-        self.ask("disperse").map(drop)
+        self.ask::<2>("disperse").map(drop)
     }
 
     /// Its process, which makes those of its tasks.
@@ -111,17 +111,20 @@ impl Floor {
         self.child.id()
     }
 
-    fn ask(&mut self, word: &str) -> Result<[Duration; 2]> {
+    /// What a page fault takes: in a file that is cached, in new memory, in memory that a child shares.
+    pub fn faults(&mut self) -> Result<[Duration; 3]> {
+        self.ask("faults")
+    }
+
+    fn ask<const N: usize>(&mut self, word: &str) -> Result<[Duration; N]> {
         let what = || format!("the floor cannot {word}; it says why above");
         let mut answer = String::new();
         let input = self.input.as_mut().ok_or_else(|| Error::new(Kind::Internal, what()))?;
         writeln!(input, "{word}").doing(Kind::Internal, what)?;
         self.output.read_line(&mut answer).doing(Kind::Internal, what)?;
-        let mut numbers = answer.split_whitespace().filter_map(|number| number.parse().ok());
-        match (numbers.next(), numbers.next()) {
-            (Some(exited), Some(removed)) => Ok([exited, removed].map(Duration::from_nanos)),
-            _ => Err(Error::new(Kind::Internal, what())),
-        }
+        let numbers = answer.split_whitespace().filter_map(|number| number.parse().ok().map(Duration::from_nanos));
+        let numbers: Vec<Duration> = numbers.collect();
+        numbers.try_into().map_err(|_| Error::new(Kind::Internal, what()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! An additional process in a live task.
 //!
 //! ```text
-//!   shim ─fork─► worker ─setns(init)─clone3(CLONE_PARENT)─► exec ─► cgroup ─► confine ─► execve
+//!   shim ─fork─► worker ─setns(init)─clone3(CLONE_PARENT | CLONE_VM)─► exec ─► cgroup ─► confine ─► execve
 //! ```
 //!
 //! An exec has init's credentials, filter, capabilities, namespaces and cgroup unless the request

@@ -489,8 +489,8 @@ impl Worker {
 /// made for its streams, and what it enters its cgroup by: other processes may see the child as
 /// soon as it is cloned, and those with CAP_SYS_PTRACE on the host reach its fds.
 ///
-/// The worker is a fork: nothing that the task can see or stop may share the
-/// shim's memory or be waited for.
+/// The worker is a fork: nothing that the task can see or stop may share the shim's memory or be waited for. The child
+/// has the worker's memory, and the worker ends at once.
 pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
@@ -505,39 +505,32 @@ pub fn clone_through_worker(
     }
     let late = entry.joined_late();
     let done = enter().and_then(|null| {
-        cloned.keep_from_children().doing(Kind::Internal, || "cannot keep memory from a child")?;
         // Joining a user namespace may have ended this.
         inheritance::hide()?;
         handed.take(null.as_ref().map(OwnedFd::as_fd), late.fds().iter().copied().chain(entry.cloned_into()))?;
         // Its fd was closed with the rest.
         std::mem::forget(null);
         let what = || format!("cannot clone a process into cgroup {}", entry.path());
-        match sys::clone_beside(flags, entry.cloned_into(), &cloned) {
+        let go_on = |into| sys::go_on_beside(flags, into, &cloned, handed.report(), child::PID);
+        match go_on(entry.cloned_into()) {
             // The cgroup is at its pids limit, where a health check is wanted most.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                Ok(Some((sys::clone_beside(flags, None, &cloned).doing(Kind::Internal, what)?, &late)))
+                go_on(None).doing(Kind::Internal, what).map(|()| Some(&late))
             }
             Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP)) => Ok(None),
-            child => Ok(Some((child.doing(Kind::Internal, what)?, entry))),
+            went_on => went_on.doing(Kind::Internal, what).map(|()| Some(entry)),
         }
     });
     match done {
-        Ok(Some((Cloned::Child, entered))) => {
+        Ok(Some(entered)) => {
+            // This is the child. The shim reads that page.
+            drop(cloned);
             // Close the fds by which the worker cloned this child, or would have moved it.
             entry.cloned_into().into_iter().for_each(sys::close_fd);
             late.fds().iter().filter(|fd| !entered.fds().contains(fd)).for_each(|fd| sys::close_fd(*fd));
             child(entered);
         }
-        Ok(None) => {
-            handed.say(&[child::CLOSED]);
-        }
-        Ok(Some((Cloned::Parent { pid, .. }, _))) => {
-            let mut message = [0u8; 5];
-            message[0] = child::PID;
-            message[1..].copy_from_slice(&pid.to_ne_bytes());
-            // A shim that has gone reaps nobody.
-            handed.say(&message);
-        }
+        Ok(None) => handed.say(&[child::CLOSED]),
         Err(error) => handed.tell(&error),
     }
     sys::exit_now(0)

@@ -50,18 +50,23 @@ impl<'a> Handed<'a> {
             sys::place_fd(fd, number).doing(Kind::Internal, || "cannot set up the standard streams")?;
         }
         let mut keep: Vec<RawFd> = self.others.iter().copied().chain(also).collect();
-        keep.push(self.report.as_raw_fd());
+        keep.push(self.report());
         sys::close_all_but(&mut keep);
         Ok(())
     }
 
+    /// The report pipe, by number.
+    pub fn report(&self) -> RawFd {
+        self.report.as_raw_fd()
+    }
+
     /// Sends `message` up the report pipe. If the reader has gone, the message no longer matters.
     pub fn say(&self, message: &[u8]) {
-        let _ = sys::write_fd(self.report.as_raw_fd(), message);
+        let _ = sys::write_fd(self.report(), message);
     }
 
     /// Sends an error up the report pipe.
     pub fn tell(&self, error: &Error) {
-        super::tell_error(self.report.as_raw_fd(), error);
+        super::tell_error(self.report(), error);
     }
 }

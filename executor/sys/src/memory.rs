@@ -73,13 +73,6 @@ impl SharedPid {
         (pid != 0).then_some(pid)
     }
 
-    /// Unmaps the page in children that are cloned later. The worker calls this.
-    pub fn keep_from_children(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours, and nothing refers to it in a child of the worker.
-        let rc = unsafe { libc::madvise(self.0.as_ptr().cast(), Self::SIZE, libc::MADV_DONTFORK) };
-        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
     pub(super) fn address(&self) -> u64 {
         self.0.as_ptr() as u64
     }
@@ -218,25 +211,48 @@ impl Drop for MappedFile {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+
+    use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
     use super::*;
     use crate::{self as sys, Cloned};
 
     #[test]
-    fn what_a_worker_clones_is_known_without_its_word() {
+    fn a_worker_that_goes_on_as_another_process_tells_its_pid_twice() {
         let told = SharedPid::new().expect("a page");
         assert_eq!(told.get(), None);
-        let Cloned::Parent { pidfd, .. } = sys::fork().expect("a worker") else {
-            let cloned = told.keep_from_children().and_then(|()| sys::clone_beside(0, None, &told));
-            sys::exit_now(i32::from(cloned.is_err()));
+        let (read, write) = rustix::pipe::pipe().expect("a pipe");
+        let memory = vec![7u8; 1 << 20];
+        // It allocates.
+        let Cloned::Parent { pidfd, .. } = sys::fork_among_threads().expect("a worker") else {
+            let before = rustix::process::getpid();
+            let went_on = sys::go_on_beside(0, None, &told, write.as_raw_fd(), b'P');
+            drop(told);
+            let is_another = went_on.is_ok() && rustix::process::getpid() != before;
+            sys::exit_now(if is_another { memory.iter().map(|byte| i32::from(*byte)).sum::<i32>() % 100 } else { 1 });
         };
-        rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), rustix::process::WaitIdOptions::EXITED)
-            .expect("ours");
-        let pid = told.get().and_then(rustix::process::Pid::from_raw).expect("it has cloned somebody");
-        let ended =
-            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).expect("a child of ours");
-        assert_eq!(ended.and_then(|(_, status)| status.exit_status()), Some(0));
+        drop(write);
+        let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).expect("ours");
+        assert_eq!(ended.and_then(|status| status.exit_status()), Some(0), "the worker");
+        let pid = told.get().expect("it has gone on");
+        let mut said = [0; 6];
+        assert_eq!(rustix::io::read(&read, &mut said), Ok(5));
+        assert_eq!(said[..5], [b"P", &pid.to_ne_bytes()[..]].concat());
+        let ended = waitpid(Pid::from_raw(pid), WaitOptions::empty()).expect("a child of ours");
+        assert_eq!(
+            ended.and_then(|(_, status)| status.exit_status()),
+            Some((7 << 20) % 100),
+            "with the worker's memory"
+        );
+    }
+
+    #[test]
+    fn a_worker_that_cannot_go_on_as_another_process_stays_itself() {
+        let told = SharedPid::new().expect("a page");
+        let error = sys::go_on_beside(0, Some(-1), &told, -1, b'P').expect_err("there is no such cgroup");
+        assert!(matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)), "{error}");
+        assert_eq!(told.get(), None);
     }
 
     #[test]
@@ -247,8 +263,7 @@ mod tests {
             text.store(b"why it failed");
             sys::exit_now(0);
         };
-        rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), rustix::process::WaitIdOptions::EXITED)
-            .expect("ours");
+        waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).expect("ours");
         assert_eq!(text.get().as_deref(), Some(&b"why it failed"[..]));
         text.store(&[0; SharedText::MOST + 1]);
         assert_eq!(text.get().as_deref(), Some(&b"why it failed"[..]));

@@ -1,5 +1,6 @@
 //! Processes: making, ending and awaiting them, and changing their own attributes.
 
+use std::arch::asm;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -39,40 +40,142 @@ pub enum Cloned {
 
 /// Clones the calling process, with `flags` of `clone3` (CLONE_*).
 ///
-/// The child starts with default signal handlers (CLONE_CLEAR_SIGHAND). With
-/// `CLONE_PARENT` in `flags` the exit signal must be 0 and is inherited.
-/// `into_cgroup` is the folder of a cgroup v2 that the child begins in.
+/// The child starts with default signal handlers (CLONE_CLEAR_SIGHAND). `into_cgroup` is the folder of a cgroup v2 that
+/// the child begins in.
 ///
 /// The child may run any Rust code, because the caller must have one thread only: no lock can be
 /// held by a thread that the child lacks.
 pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
-    clone_telling(flags, into_cgroup, None)
-}
-
-/// Like [`clone3`], called by a worker: the child is the worker's sibling, and the kernel stores
-/// its pid in `told` for their parent.
-pub fn clone_beside(flags: u64, into_cgroup: Option<RawFd>, told: &SharedPid) -> io::Result<Cloned> {
-    clone_telling(flags | libc::CLONE_PARENT as u64, into_cgroup, Some(told))
-}
-
-fn clone_telling(flags: u64, into_cgroup: Option<RawFd>, told: Option<&SharedPid>) -> io::Result<Cloned> {
-    // A worker has entered the task's mount namespace, where /proc is the task's; it is a fork of a
-    // process that was checked already.
-    if flags & libc::CLONE_PARENT as u64 == 0 {
-        one_thread()?;
-    }
+    one_thread()?;
     let mut pidfd: c_int = -1;
+    let mut args = clone_args(flags | libc::CLONE_PIDFD as u64, into_cgroup)?;
+    args.pidfd = ptr::from_mut(&mut pidfd) as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: `args` is a valid clone_args of the size passed, and `pidfd` outlives the call. Without CLONE_VM the child
+    // has a copy of all memory, and the caller has one thread, so the copy is consistent.
+    let rc = unsafe { libc::syscall(libc::SYS_clone3, ptr::from_mut(&mut args), size_of::<libc::clone_args>()) };
+    match check(rc)? {
+        0 => Ok(Cloned::Child),
+        pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
+    }
+}
+
+/// Goes on as another process, in the namespaces that the caller has entered for its children: clones a sibling,
+/// with `flags` of `clone3` (CLONE_*), that has the caller's memory, and ends the caller. Returns in the sibling alone.
+///
+/// No memory is copied; copying is most of what a fork takes. The kernel stores the sibling's pid in `told`, for the
+/// parent of both. The caller writes `tag` and the pid, in four bytes, to the pipe `report`, and exits with 0. It must
+/// have no signal handlers: they would run on the stack that is the sibling's by then.
+///
+/// `into_cgroup` is as for [`clone3`].
+///
+/// # Errors
+/// The kernel's; then the caller goes on as itself.
+pub fn go_on_beside(
+    flags: u64,
+    into_cgroup: Option<RawFd>,
+    told: &SharedPid,
+    report: RawFd,
+    tag: u8,
+) -> io::Result<()> {
+    let mut args = clone_args(flags | (libc::CLONE_VM | libc::CLONE_PARENT) as u64, into_cgroup)?;
+    args.flags |= libc::CLONE_PARENT_SETTID as u64;
+    args.parent_tid = told.address();
+    // Not on the stack, which is the sibling's at once. The sibling leaves it alone.
+    let message = Box::into_raw(Box::new([tag, 0, 0, 0, 0]));
+    // SAFETY: `args` is a valid clone_args of its size, and `told` outlives the call. The caller has one thread, as the
+    // fork of a process that was examined; from its clone on it touches neither stack nor heap, but for `message`.
+    match unsafe { clone_and_leave(&args, message.cast(), report) } {
+        0 => Ok(()),
+        error => {
+            // SAFETY: it was made above, and there is no sibling.
+            drop(unsafe { Box::from_raw(message) });
+            Err(io::Error::from_raw_os_error(-error as c_int))
+        }
+    }
+}
+
+/// Clones by `args`. In the caller the child's pid is stored after the first byte of `message`, whose five bytes are
+/// written to `report`; then the caller exits. Returns 0 in the child, and a negative errno when there is none.
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone_and_leave(args: &libc::clone_args, message: *mut u8, report: RawFd) -> c_long {
+    let mut result = libc::SYS_clone3;
+    // SAFETY: as the caller of this function says; what is clobbered is named.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jle 2f",
+            "mov dword ptr [{message} + 1], eax",
+            "mov edi, {report:e}",
+            "mov rsi, {message}",
+            "mov edx, 5",
+            "mov eax, {write}",
+            "syscall",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            message = in(reg) message,
+            report = in(reg) report,
+            write = const libc::SYS_write,
+            exit = const libc::SYS_exit_group,
+            inlateout("rax") result,
+            inout("rdi") ptr::from_ref(args) => _,
+            inout("rsi") size_of::<libc::clone_args>() => _,
+            out("rdx") _,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The other processor's registers and instructions.
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone_and_leave(args: &libc::clone_args, message: *mut u8, report: RawFd) -> c_long {
+    let mut result = ptr::from_ref(args).addr() as c_long;
+    // SAFETY: as the caller of this function says; what is clobbered is named.
+    unsafe {
+        asm!(
+            "svc 0",
+            "cmp x0, 0",
+            "b.le 2f",
+            "stur w0, [{message}, 1]",
+            "mov w0, {report:w}",
+            "mov x1, {message}",
+            "mov x2, 5",
+            "mov x8, {write}",
+            "svc 0",
+            "mov x0, 0",
+            "mov x8, {exit}",
+            "svc 0",
+            "brk 1",
+            "2:",
+            message = in(reg) message,
+            report = in(reg) report,
+            write = const libc::SYS_write,
+            exit = const libc::SYS_exit_group,
+            inlateout("x0") result,
+            inout("x1") size_of::<libc::clone_args>() => _,
+            inout("x8") libc::SYS_clone3 => _,
+            out("x2") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// What `clone3` is asked with `flags`, and to clear signal handlers.
+///
+/// # Errors
+/// The kernel's, where it is taken for one that does not clone into cgroups.
+fn clone_args(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<libc::clone_args> {
     // SAFETY: clone_args is plain data, for which all zeroes is a valid value.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = flags | libc::CLONE_PIDFD as u64 | CLONE_CLEAR_SIGHAND;
-    args.pidfd = ptr::from_mut(&mut pidfd) as u64;
-    if flags & libc::CLONE_PARENT as u64 == 0 {
-        args.exit_signal = libc::SIGCHLD as u64;
-    }
-    if let Some(told) = told {
-        args.flags |= libc::CLONE_PARENT_SETTID as u64;
-        args.parent_tid = told.address();
-    }
+    args.flags = flags | CLONE_CLEAR_SIGHAND;
     if let Some(cgroup) = into_cgroup {
         if absent("clone_into_cgroup") {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
@@ -80,14 +183,7 @@ fn clone_telling(flags: u64, into_cgroup: Option<RawFd>, told: Option<&SharedPid
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup as u64;
     }
-    // SAFETY: `args` is a valid clone_args of the size passed, and `pidfd`
-    // and `told` outlive the call. Without CLONE_VM the child has a copy of all memory,
-    // and the caller has one thread, so the copy is consistent.
-    let rc = unsafe { libc::syscall(libc::SYS_clone3, ptr::from_mut(&mut args), size_of::<libc::clone_args>()) };
-    match check(rc)? {
-        0 => Ok(Cloned::Child),
-        pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
-    }
+    Ok(args)
 }
 
 /// Clones the calling process, which has one thread, with nothing but a pidfd.

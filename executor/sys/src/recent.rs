@@ -164,8 +164,9 @@ mod tests {
         let kept = rustix::io::dup(&root).expect("a number is free");
         sys::close_on_exec_from_3().expect("by one way or the other");
         assert_eq!(rustix::io::fcntl_getfd(&kept), Ok(rustix::io::FdFlags::CLOEXEC));
-        // Cloned as our parent's child, because a caller with any number of threads may ask for that.
-        let cloned = sys::clone3(libc::CLONE_PARENT as u64, Some(-1)).expect_err("no such cgroup");
+        // Unlike `clone3`, this does not ask how many threads there are.
+        let told = sys::SharedPid::new().expect("a page");
+        let cloned = sys::go_on_beside(0, Some(-1), &told, -1, 0).expect_err("no such cgroup");
         assert_eq!(cloned.raw_os_error() == Some(libc::E2BIG), absent("clone_into_cgroup"));
     }
 }

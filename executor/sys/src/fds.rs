@@ -11,7 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::check;
-use super::processes::one_thread;
+use super::clones::one_thread;
 use super::recent::{is_absent, mark_close_on_exec};
 
 /// Duplicates `fd` to `number`, in place of what is there, and keeps it open across an execve.

@@ -13,6 +13,7 @@ mod absent {
         false
     }
 }
+mod clones;
 mod fds;
 mod filters;
 mod links;
@@ -35,6 +36,7 @@ use rustix::io::Errno;
 pub use absent::absent;
 #[cfg(feature = "absent")]
 pub use absent::all as all_absent;
+pub use clones::{Cloned, clone3, clones_into_cgroups, fork, fork_among_threads, go_on_beside, in_user_namespace};
 pub use fds::{
     close_all, close_all_but, close_fd, close_on_exec_from_3, hand_down, inherited_fd, lock_byte, place_fd, read_fd,
     set_fd_flags, watch, watch_for, write_fd,
@@ -45,11 +47,10 @@ pub use loops::{LOOP_AUTOCLEAR, LOOP_DIRECT_IO, LOOP_READ_ONLY, configure_loop, 
 pub use memory::{MappedFile, SharedPid, SharedText, give_back_memory, give_back_stack, let_go_of_code};
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
-    CLONE_NEWTIME, Cloned, Ended, Image, SchedulingAttributes, clone3, clones_into_cgroups, default_memory_policy,
-    ended_elsewhere, exit_now, fork, fork_among_threads, go_on_beside, in_user_namespace, ioprio_set, is_child,
-    new_session_keyring, open_process, overwrite_command_line, owner_of_namespace, personality, pid_of, pidfd_open,
-    pidfd_send_signal, pidfd_send_value, reap, run_on_any_cpu, sched_setattr, set_memory_policy, setns, unless_gone,
-    unshare,
+    CLONE_NEWTIME, Ended, Image, SchedulingAttributes, default_memory_policy, ended_elsewhere, exit_now, ioprio_set,
+    is_child, new_session_keyring, open_process, overwrite_command_line, owner_of_namespace, personality, pid_of,
+    pidfd_open, pidfd_send_signal, pidfd_send_value, reap, run_on_any_cpu, sched_setattr, set_memory_policy, setns,
+    unless_gone, unshare,
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
 pub use signals::{

@@ -105,7 +105,9 @@ impl Exec<'_> {
             keep.push(cgroup.as_ref().map_or(init, OwnedFd::as_fd).as_raw_fd());
         }
         let handed = Handed::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
-        let worker = launch::clone_through_worker(0, &self.entry, &handed, enter, become_exec)?;
+        // Its worker has changed its score and entered its time namespace.
+        let shared = libc::CLONE_VM as u64;
+        let worker = launch::clone_through_worker(shared, &self.entry, &handed, enter, become_exec)?;
         drop(tell);
         Report::new(report, Some(worker), notify, last_words)
     }

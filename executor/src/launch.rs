@@ -317,7 +317,11 @@ impl Report {
                 // The process may report before its worker does.
                 word @ (Word::Ready | Word::Hooks) => self.early = Some(word),
                 Word::End => {
-                    return Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"));
+                    let died = || Error::new(Kind::Internal, "the worker died before it had cloned a process");
+                    // Whatever kills a process for its memory kills all that share it.
+                    let pid = self.worker.take().and_then(|worker| worker.cloned.get()).ok_or_else(died)?;
+                    self.notify_of(pid);
+                    return Ok(Some(pid));
                 }
             }
         }
@@ -489,8 +493,8 @@ impl Worker {
 /// made for its streams, and what it enters its cgroup by: other processes may see the child as
 /// soon as it is cloned, and those with CAP_SYS_PTRACE on the host reach its fds.
 ///
-/// The worker is a fork: nothing that the task can see or stop may share the shim's memory or be waited for. The child
-/// has the worker's memory, and the worker ends at once.
+/// The worker is a fork: nothing that the task can see or stop may share the shim's memory or be waited for. Where `flags`
+/// has CLONE_VM, the child takes over the worker's memory (see [`sys::go_on_beside`]).
 pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
@@ -538,6 +542,8 @@ pub fn clone_through_worker(
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
+
     use super::*;
 
     #[test]
@@ -564,6 +570,30 @@ mod tests {
             rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
             drop(write);
             assert_eq!(report.executed().await, Ok(()));
+        });
+    }
+
+    #[test]
+    fn the_pid_is_known_of_a_worker_that_died_before_it_had_told_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+        runtime.block_on(async {
+            for has_cloned in [true, false] {
+                let cloned = SharedPid::new().expect("a page");
+                let Cloned::Parent { pidfd, .. } = sys::fork_among_threads().expect("a worker") else {
+                    let went_on = has_cloned.then(|| sys::go_on_beside(0, None, &cloned, -1, child::PID));
+                    sys::exit_now(went_on.is_some_and(|outcome| outcome.is_err()).into());
+                };
+                waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).expect("ours");
+                let (read, write) = io::pipe().expect("a pipe");
+                drop(write);
+                let pid = cloned.get();
+                assert_eq!(pid.is_some(), has_cloned);
+                let mut report = Report::new(read, Some(Worker { pidfd, cloned }), None, None).expect("a report");
+                let told = report.cloned(std::future::pending()).await;
+                assert_eq!(told.ok().flatten(), pid);
+                let ended = pid.and_then(Pid::from_raw).map(|pid| waitpid(Some(pid), WaitOptions::empty()));
+                assert!(ended.is_none_or(|ended| ended.is_ok()));
+            }
         });
     }
 

@@ -92,8 +92,8 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
     let host = Host::new();
     let mut args = vec!["--rounds", "1"];
     args.extend(what.iter().flat_map(|what| ["--only", what]));
-    // It makes some hundred containers.
-    let ran = host.spawn_command(bench(&host, &args)).finish_within(4 * patience());
+    // It makes some hundred containers, which takes half a minute alone.
+    let ran = host.spawn_command(bench(&host, &args)).finish_within(10 * patience());
     ran.assert_code(0);
     let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
     let json: Value = serde_json::from_str(&text).expect("JSON");

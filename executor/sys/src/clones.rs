@@ -53,12 +53,16 @@ pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
     }
 }
 
-/// Goes on as another process, in the namespaces that the caller has entered for its children: clones a sibling,
-/// with `flags` of `clone3` (CLONE_*), that has the caller's memory, and ends the caller. Returns in the sibling alone.
+/// Goes on as another process, in the namespaces that the caller has entered for its children: clones a sibling, with
+/// `flags` of `clone3` (CLONE_*), and ends the caller. Returns in the sibling alone.
 ///
-/// No memory is copied; copying is most of what a fork takes. The kernel stores the sibling's pid in `told`, for the
-/// parent of both. The caller writes `tag` and the pid, in four bytes, to the pipe `report`, and exits with 0. It must
-/// have no signal handlers: they would run on the stack that is the sibling's by then.
+/// With CLONE_VM the sibling takes over the caller's memory; copying it is most of what a fork takes. Until the caller
+/// has ended, the sibling has company in its memory: it must enter no time namespace, and change no score for the
+/// out-of-memory killer.
+///
+/// The kernel stores the sibling's pid in `told`, for the parent of both. The caller writes `tag` and the pid, in four
+/// bytes, to the pipe `report`, and exits with 0. It must come from [`clone3`]: signal handlers would run on the stack
+/// that is the sibling's by then, and the kernel would clear the tid of a thread of libc's (set_tid_address(2)).
 ///
 /// `into_cgroup` is as for [`clone3`].
 ///
@@ -71,10 +75,11 @@ pub fn go_on_beside(
     report: RawFd,
     tag: u8,
 ) -> io::Result<()> {
-    let mut args = clone_args(flags | (libc::CLONE_VM | libc::CLONE_PARENT) as u64, into_cgroup)?;
+    let mut args = clone_args(flags | libc::CLONE_PARENT as u64, into_cgroup)?;
     args.flags |= libc::CLONE_PARENT_SETTID as u64;
     args.parent_tid = told.address();
-    // Not on the stack, which is the sibling's at once. The sibling leaves it alone.
+    // Not on the stack, which is the sibling's at once. The sibling leaves it alone. A program with a shadow stack, which
+    // none of ours has, could not return in the sibling.
     let message = Box::into_raw(Box::new([tag, 0, 0, 0, 0]));
     // SAFETY: `args` is a valid clone_args of its size, and `told` outlives the call. The caller has one thread, as the
     // fork of a process that was examined; from its clone on it touches neither stack nor heap, but for `message`.

@@ -144,6 +144,8 @@ pub fn move_mount(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<()> {
 
 #[cfg(all(test, feature = "absent"))]
 mod tests {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
     use super::*;
     use crate as sys;
 
@@ -164,9 +166,13 @@ mod tests {
         let kept = rustix::io::dup(&root).expect("a number is free");
         sys::close_on_exec_from_3().expect("by one way or the other");
         assert_eq!(rustix::io::fcntl_getfd(&kept), Ok(rustix::io::FdFlags::CLOEXEC));
-        // Unlike `clone3`, this does not ask how many threads there are.
-        let told = sys::SharedPid::new().expect("a page");
-        let cloned = sys::go_on_beside(0, Some(-1), &told, -1, 0).expect_err("no such cgroup");
-        assert_eq!(cloned.raw_os_error() == Some(libc::E2BIG), absent("clone_into_cgroup"));
+        // A child has one thread, and says by its exit code what the kernel said.
+        let sys::Cloned::Parent { pidfd, .. } = sys::fork_among_threads().expect("a child") else {
+            let cloned = sys::clone3(0, Some(-1)).expect_err("no such cgroup");
+            sys::exit_now(cloned.raw_os_error().unwrap_or_default());
+        };
+        let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).expect("ours");
+        let said = ended.and_then(|status| status.exit_status());
+        assert_eq!(said == Some(libc::E2BIG), absent("clone_into_cgroup"), "{said:?}");
     }
 }

@@ -50,8 +50,9 @@ endef
 .PHONY: arm64
 arm64:
 	@scripts/need arm64
-	scripts/cross arm64 build --release $(addprefix --package ,$(PACKAGES))
-	@rm -rf $(ARM64)/bin && mkdir $(ARM64)/bin && cp $(addprefix $(ARM64)/aarch64-unknown-linux-gnu/release/,$(BINARIES)) $(ARM64)/bin/
+	scripts/cross arm64 build $(if $(ARM64_QUICK),$(ARM64_TESTS) --bins,--release $(addprefix --package ,$(PACKAGES)))
+	@rm -rf $(ARM64)/bin && mkdir $(ARM64)/bin && cp $(addprefix \
+		$(ARM64)/aarch64-unknown-linux-gnu/$(if $(ARM64_QUICK),debug,release)/,$(BINARIES)) $(ARM64)/bin/
 ARM64 = $(TARGET)/cross/arm64
 
 # A program of others, which nobody debugs. What two of them link is compiled once.
@@ -118,7 +119,7 @@ all-in-vm:
 	$(ONE_BY_ONE) test-vm VM_TESTS="$(VM_CASES) $(VM_MORE)" VM_ABSENT="cgroup.kill clone_into_cgroup" \
 		VM_ABSENT_TESTS="exec fallbacks stop" MINUTES=80
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
-	$(ONE_BY_ONE) test-arm64 ARM64_CASES=
+	$(ONE_BY_ONE) test-arm64 ARM64_CASES= ARM64_QUICK=yes
 # Whatever starts, joins, ends or outlives something. An emulated machine takes minutes for a case of the bench or of the
 # matrix of faults, which all-here has in full.
 VM_MORE = adoption.* containerd_.* cri_.* exec exec_security gc many nomad_recover nomad_task sandbox_.* shim_death stop \
@@ -322,6 +323,7 @@ test-systemd-v1:
 		VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
 
 ## test-arm64   unit tests for 64-bit ARM, on an emulated processor; the demo and some cases, none with ARM64_CASES=, in an emulated machine
+# With ARM64_QUICK=yes the binaries are debug ones, whose libraries are those of the unit tests.
 .PHONY: test-arm64
 test-arm64: arm64
 	scripts/cross arm64 test $(ARM64_TESTS) --lib -- $(addprefix --skip ,$(ARM64_KERNEL) harness::)

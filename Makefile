@@ -337,7 +337,7 @@ test-arm64: arm64
 		integration/cases.sh scripts docs
 ARM64_TESTS = --workspace --all-features --exclude bowline-bench
 # Unit tests of what an emulated processor alone has not: calls that the emulation does not know. The machine runs them.
-ARM64_KERNEL = memory::tests::a_child memory::tests::a_worker launch::tests::the_pid_is_known recent::tests hooks::tests::the_hook \
+ARM64_KERNEL = memory::tests::a_child memory::tests::a_worker cloning::tests::the_pid_is_known recent::tests hooks::tests::the_hook \
 	hooks::tests::a_hook_reads network::attach network::plugin program::tests rootfs::layers systemd::tests::a_program \
 	a_listener_is_wanted only_what_denies_by_default
 # Whatever differs between processors: numbers of calls, what executes a program, what init is written in.

@@ -19,9 +19,9 @@ use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{self, Mode, OFlags};
 
 use crate::child::{self, Handed, Payload};
+use crate::cloning::{self, Live, Report};
 use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
-use crate::launch::{self, Live, Report};
 use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
 use crate::seccomp::Filter;
@@ -107,7 +107,7 @@ impl Exec<'_> {
         let handed = Handed::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
         // Its worker has changed its score and entered its time namespace.
         let shared = libc::CLONE_VM as u64;
-        let worker = launch::clone_through_worker(shared, &self.entry, &handed, enter, become_exec)?;
+        let worker = cloning::clone_through_worker(shared, &self.entry, &handed, enter, become_exec)?;
         drop(tell);
         Report::new(report, Some(worker), notify, last_words)
     }

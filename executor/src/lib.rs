@@ -59,6 +59,7 @@ mod child;
 mod claim;
 mod claimed_uid;
 pub mod clock;
+mod cloning;
 pub mod events;
 mod exec_launch;
 mod executor;

@@ -35,9 +35,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::{self, Handed};
 use crate::clock::Moment;
+use crate::cloning::{Live, Report, clone_child, clone_through_worker};
 use crate::idmap::Idmap;
 use crate::io;
-use crate::launch::{Live, Report, clone_child, clone_through_worker};
 use crate::{inheritance, network, unsupported};
 
 /// Its name in every list of processes.

@@ -15,8 +15,8 @@ use bowline_cgroup::{self as cgroup, Cgroup, CgroupIdentity, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, proc_stat};
 
+use crate::cloning::Live;
 use crate::folder::{Folder, Record};
-use crate::launch::Live;
 use crate::sandbox::SandboxRecord;
 
 /// Why nothing is done from here, and what to do instead.

@@ -9,8 +9,8 @@ use bowline_sys as sys;
 
 use super::children::Children;
 use crate::claim::Claim;
+use crate::cloning::Live;
 use crate::facts::PauseProcessFacts;
-use crate::launch::Live;
 use crate::pause_process::RECORDED;
 use crate::request::PauseEnd;
 use crate::worker;

@@ -85,8 +85,11 @@ impl Session {
         self.streams.name()
     }
 
-    /// Waits for the next event.
+    /// Copies the task's output, and waits for the next event.
     pub async fn happened(&mut self) -> Happened {
+        // What waits beside this has sent its request by then: threads are made while the shim works.
+        tokio::task::yield_now().await;
+        self.streams.copy();
         loop {
             tokio::select! {
                 signal = self.signals.next() => match signal {

@@ -7,13 +7,14 @@
 
 use std::cell::LazyCell;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use bowline_executor::{ATTACHED, Counter, Doing, Error, Folder, Kind, Result};
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, inotify, mknodat};
 use tempfile::TempDir;
@@ -42,15 +43,16 @@ pub struct Streams {
     folder: TempDir,
     /// Writing ends of our own: a FIFO does not end when a shim dies, as the next one may open it again.
     kept_open: Vec<File>,
+    /// Copies that have not begun.
+    prepared: Vec<Box<dyn FnOnce() -> Result<()> + Send>>,
     copies: Vec<JoinHandle<Result<()>>>,
     /// While this is open, a writer may still open an empty FIFO.
     writers_may_come: OwnedFd,
 }
 
 impl Streams {
-    /// Creates the FIFOs in the task's folder and starts copying; what is read is `counted` for a shim that takes the
-    /// task over. The receiver fires when stdout can no longer be written, because its reader is gone or space has run
-    /// out.
+    /// Creates the FIFOs in the task's folder; what is read is `counted` for a shim that takes the task over. The
+    /// receiver fires when stdout can no longer be written, because its reader is gone or space has run out.
     pub fn attach(folder: &Folder, wanted: Outputs, counted: bool) -> Result<(Streams, oneshot::Receiver<()>)> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
         // The pid in the name lets `gc` recognise what a killed process has left.
@@ -58,8 +60,8 @@ impl Streams {
         let own = tempfile::Builder::new().prefix(&prefix).tempdir_in(folder.path()).doing(Kind::Internal, what)?;
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
-        let (mut copies, mut kept_open) = (Vec::new(), Vec::new());
-        let mut begin = |name: &'static str, output: BorrowedFd<'static>, end: Option<oneshot::Sender<()>>| {
+        let (mut prepared, mut kept_open) = (Vec::new(), Vec::new());
+        let mut prepare = |name: &'static str, output: BorrowedFd<'static>, end: Option<oneshot::Sender<()>>| {
             let path = own.path().join(name);
             let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
             kept_open.push(File::options().write(true).open(&path).doing(Kind::Internal, what)?);
@@ -67,7 +69,7 @@ impl Streams {
             // Without one, the last piece may come twice where a shim is killed.
             let counted = counted && Counter::make(&path).is_ok();
             let text = path.to_string_lossy().into_owned();
-            copies.push(std::thread::spawn(move || {
+            let copying = move || {
                 // Mapped once there is something to count.
                 let counter = LazyCell::new(|| if counted { Counter::of(&path) } else { None });
                 let copied = copy(fifo, || counter.as_ref(), &no_more, output);
@@ -75,18 +77,25 @@ impl Streams {
                     let _ = end.send(());
                 }
                 copied.doing(Kind::Internal, || format!("cannot write to {name}")).map(drop)
-            }));
+            };
+            prepared.push(Box::new(copying) as Box<_>);
             Ok::<_, Error>(text)
         };
         let (end, unread) = oneshot::channel();
         let [mut stdout, mut stderr] = [String::new(), String::new()];
         if wanted.stdout {
-            stdout = begin("stdout", rustix::stdio::stdout(), Some(end))?;
+            stdout = prepare("stdout", rustix::stdio::stdout(), Some(end))?;
         }
         if wanted.stderr {
-            stderr = begin("stderr", rustix::stdio::stderr(), None)?;
+            stderr = prepare("stderr", rustix::stdio::stderr(), None)?;
         }
-        Ok((Streams { stdout, stderr, folder: own, kept_open, copies, writers_may_come }, unread))
+        let copies = Vec::new();
+        Ok((Streams { stdout, stderr, folder: own, kept_open, prepared, copies, writers_may_come }, unread))
+    }
+
+    /// Starts copying what is not copied yet.
+    pub fn copy(&mut self) {
+        self.copies.extend(self.prepared.drain(..).map(std::thread::spawn));
     }
 
     /// A name that no other attachment to the task has.
@@ -110,7 +119,8 @@ impl Streams {
     ///
     /// # Errors
     /// `Internal` if some output could not be written.
-    pub fn until_closed(self) -> Result<()> {
+    pub fn until_closed(mut self) -> Result<()> {
+        self.copy();
         drop(self.kept_open);
         join(self.copies)
     }
@@ -119,7 +129,8 @@ impl Streams {
     ///
     /// # Errors
     /// See [`Streams::until_closed`].
-    pub fn what_is_there(self) -> Result<()> {
+    pub fn what_is_there(mut self) -> Result<()> {
+        self.copy();
         drop(self.writers_may_come);
         join(self.copies)
     }
@@ -166,22 +177,23 @@ impl InputFifo {
 
 /// Copies stdin to its end. Returns true if the detach keys came first.
 fn forward(mut fifo: File, mut typing: Option<Typing>) -> io::Result<bool> {
-    let mut buffer = vec![0u8; CHUNK];
+    let mut buffer = Vec::with_capacity(CHUNK);
     let mut passed = Vec::new();
     loop {
         // Read without the standard library's buffer: what it reads ahead would be lost.
-        let length = match rustix::io::read(io::stdin(), &mut buffer) {
+        buffer.clear();
+        match rustix::io::read(io::stdin(), spare_capacity(&mut buffer)) {
             Ok(0) => return Ok(false),
-            Ok(length) => length,
+            Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
             Err(errno) => return Err(errno.into()),
-        };
+        }
         let Some(typing) = &mut typing else {
-            fifo.write_all(&buffer[..length])?;
+            fifo.write_all(&buffer)?;
             continue;
         };
         passed.clear();
-        let left = typing.pass(&buffer[..length], &mut passed);
+        let left = typing.pass(&buffer, &mut passed);
         fifo.write_all(&passed)?;
         if left {
             return Ok(true);
@@ -208,12 +220,13 @@ fn fifo(path: &Path, access: OFlags) -> io::Result<File> {
 /// Copies until the FIFO ends or our own reader is gone. A terminal that has hung up does not end the copy: SIGHUP
 /// decides what to do, and until then output is read and dropped.
 fn copy<'c>(
-    mut fifo: File,
+    fifo: File,
     counter: impl Fn() -> Option<&'c Counter>,
     no_more: &OwnedFd,
     output: BorrowedFd<'_>,
 ) -> io::Result<Reader> {
-    let mut buffer = vec![0u8; CHUNK];
+    // Its memory is new only as far as something is read into it.
+    let mut buffer = Vec::with_capacity(CHUNK);
     let mut hung_up = false;
     let mut due = None;
     loop {
@@ -231,7 +244,8 @@ fn copy<'c>(
         let (comes, last) = (watched[0].revents().contains(PollFlags::IN), !watched[1].revents().is_empty());
         let mut reader = if hung_up { Reader::There } else { Reader::after(watched[2].revents()) };
         if reader == Reader::There {
-            let mut read = || fifo.read(&mut buffer);
+            buffer.clear();
+            let mut read = || Ok(rustix::io::read(&fifo, spare_capacity(&mut buffer))?);
             let length = match comes.then(&counter).flatten() {
                 Some(counter) => counter.count(read),
                 None => read(),
@@ -244,7 +258,7 @@ fn copy<'c>(
                 Err(_) => return Ok(Reader::There),
             };
             if !hung_up {
-                reader = reader::write_all(output, &buffer[..length])?;
+                reader = reader::write_all(output, &buffer)?;
             }
             if last && is_last(&fifo, &mut due, length) {
                 return Ok(reader);

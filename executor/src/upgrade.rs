@@ -25,6 +25,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::FdFlags;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -60,10 +61,10 @@ const NAME_THE_SHIM: &str = "install bowline whole, or name the shim: `--shim FI
 
 /// What a manager's services hand over: their sockets, connections and open calls.
 pub trait Manager {
-    /// The manager whose shim this is. A shim of another one cannot take over.
+    /// See [`ManagerPart::MANAGER`].
     fn name(&self) -> &'static str;
 
-    /// Their part, as JSON, which [`Reads`] reads in the new program.
+    /// Their part, as JSON, which the new program reads as its [`ManagerPart`].
     ///
     /// # Errors
     /// Why it cannot be handed over.
@@ -73,24 +74,34 @@ pub trait Manager {
     fn calls_wait(&self) -> bool;
 }
 
-/// Checks that a program can read what its [`Manager`] has handed over.
-pub type Reads = fn(&str) -> Result<()>;
+/// What [`Manager::hand_over`] has written, as the new program reads it.
+pub trait ManagerPart: DeserializeOwned {
+    /// The manager whose shim this is. A shim of another one cannot take over.
+    const MANAGER: &'static str;
+}
 
-/// Everything that a shim hands over. The first four fields are in every version.
+/// What a shim has handed over, with its manager's part `M`.
+pub struct Handover<M> {
+    /// The tasks and all that belongs to them.
+    pub executor: Handed,
+    /// The sockets, connections and open calls.
+    pub manager: M,
+}
+
+/// Everything that a shim hands over, as it is written. The first four fields are in every version.
 #[derive(Serialize, Deserialize)]
-pub struct Handover {
+struct Facts {
     /// The version of all this.
     facts: u32,
     /// The version of the program that has written this.
-    pub version: String,
+    version: String,
     /// The descriptors that stay open.
     fds: BTreeSet<RawFd>,
     /// The program that has written this.
     old: Fd,
-    /// The tasks and all that belongs to them.
-    pub executor: Handed,
+    executor: Handed,
     /// What [`Manager::hand_over`] has returned.
-    pub manager: String,
+    manager: String,
 }
 
 /// What a program answers that is asked to read facts.
@@ -103,51 +114,52 @@ struct Answer {
     manager: Option<String>,
 }
 
-impl Handover {
+impl<M: ManagerPart> Handover<M> {
     /// Takes over what is in the file with this number, and closes all descriptors but those that were handed over.
     /// `is_old` says that this program has handed it over itself, and was executed again.
     ///
     /// # Errors
     /// Does not return where the old program can be executed again; else `Damaged`.
-    pub fn take(number: RawFd, is_old: bool, reads: Reads) -> Result<Handover> {
+    pub fn take(number: RawFd, is_old: bool) -> Result<Handover<M>> {
         // The tasks run already, and an execve has shown this process to them.
         inheritance::hide()?;
         let mut file =
             File::from(sys::inherited_fd(number).ok_or_else(|| Error::new(Kind::Damaged, "there are no facts"))?);
         let mut text = Vec::new();
         file.rewind().and_then(|()| file.read_to_end(&mut text)).doing(Kind::Internal, || "cannot read the facts")?;
-        let handover = match parse(&text, reads).and_then(may_go_on) {
+        let (facts, manager) = match parse(&text).and_then(may_go_on) {
             Err(error) if !is_old => return Err(go_back(&file, &text, error)),
             parsed => parsed?,
         };
-        let kept = handover.fds.iter().copied().filter(|fd| *fd != handover.old.number());
+        let kept = facts.fds.iter().copied().filter(|fd| *fd != facts.old.number());
         sys::close_all_but(&mut kept.collect::<Vec<_>>());
         // Closed by that.
         std::mem::forget(file);
-        Ok(handover)
+        Ok(Handover { executor: facts.executor, manager })
     }
 }
 
-fn parse(text: &[u8], reads: Reads) -> Result<Handover> {
+fn parse<M: ManagerPart>(text: &[u8]) -> Result<(Facts, M)> {
     let what = || "cannot read the facts";
     let mut facts: Value = serde_json::from_slice(text).doing(Kind::Damaged, what)?;
     versions::to_memory(&mut facts)?;
-    let handover: Handover = handover::read_value(facts).doing(Kind::Damaged, what)?;
-    reads(&handover.manager).map(|()| handover)
+    let facts: Facts = handover::read_value(facts).doing(Kind::Damaged, what)?;
+    let manager = handover::read(facts.manager.as_bytes())?;
+    Ok((facts, manager))
 }
 
 #[cfg(feature = "absent")]
-fn may_go_on(handover: Handover) -> Result<Handover> {
+fn may_go_on<P>(parsed: P) -> Result<P> {
     match versions::stand_in::of_this_program() {
         Some(stand_in) if stand_in.cannot_go_on => Err(Error::new(Kind::Internal, "this program cannot go on")),
-        _ => Ok(handover),
+        _ => Ok(parsed),
     }
 }
 
 /// Nothing but the facts keeps a program from going on.
 #[cfg(not(feature = "absent"))]
-fn may_go_on(handover: Handover) -> Result<Handover> {
-    Ok(handover)
+fn may_go_on<P>(parsed: P) -> Result<P> {
+    Ok(parsed)
 }
 
 /// Executes the old program again; returns only the reason why even that failed.
@@ -162,20 +174,19 @@ fn go_back(file: &File, text: &[u8], error: Error) -> Error {
     error
 }
 
-/// Reads facts from stdin and prints which versions this program reads, as the shim of `manager`: what [`READ_FACTS`] asks
-/// for.
+/// Reads facts from stdin and prints which versions this program reads, and whose shim it is: what [`READ_FACTS`] asks for.
 ///
 /// # Errors
 /// Why it cannot go on with these facts.
-pub fn read_facts(manager: &str, reads: Reads) -> Result<()> {
+pub fn read_facts<M: ManagerPart>() -> Result<()> {
     inheritance::hide()?;
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text).doing(Kind::Internal, || "cannot read the facts")?;
-    let answer = Answer { reads: versions::known(), manager: Some(manager.to_owned()) };
+    let answer = Answer { reads: versions::known(), manager: Some(M::MANAGER.to_owned()) };
     let answer = serde_json::to_string(&answer).unwrap_or_default();
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{answer}").and_then(|()| stdout.flush()).doing(Kind::Internal, || "cannot answer")?;
-    parse(&text, reads).map(drop)
+    parse::<M>(&text).map(drop)
 }
 
 /// Executes another program in the place of this one, and then does not return; or only asks it whether it could take
@@ -235,8 +246,8 @@ fn write(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd) -> Resu
     handover::begin();
     let (old, executor, manager) = (Fd::of(ours), supervisor.hand_over()?, manager.hand_over()?);
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let handover = Handover { facts: versions::IN_MEMORY, version, fds: handover::named(), old, executor, manager };
-    serde_json::to_vec(&handover).doing(Kind::Internal, || "cannot write the facts")
+    let facts = Facts { facts: versions::IN_MEMORY, version, fds: handover::named(), old, executor, manager };
+    serde_json::to_vec(&facts).doing(Kind::Internal, || "cannot write the facts")
 }
 
 fn memory_file(text: &[u8]) -> Result<File> {

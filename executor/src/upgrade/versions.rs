@@ -112,7 +112,7 @@ fn to_first(facts: &mut Value) -> Result<()> {
         }
     }
     bytes_as_lists(facts);
-    // JSON within JSON: see `Handover`.
+    // JSON within JSON: see `Facts`.
     if let Some(mut manager) =
         facts["manager"].as_str().and_then(|text| serde_json::from_slice::<Value>(text.as_bytes()).ok())
     {

@@ -6,8 +6,8 @@
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 
-use bowline_executor::handover::{self, Fd};
-use bowline_executor::upgrade::Manager;
+use bowline_executor::handover::Fd;
+use bowline_executor::upgrade::{Manager, ManagerPart};
 use bowline_executor::{Doing, Error, Kind, Result};
 use bowline_protocol::calls::{self, Door};
 use serde::{Deserialize, Serialize};
@@ -37,15 +37,8 @@ pub struct Taken {
     pub sandbox: Sandbox,
 }
 
-/// The manager that starts these shims.
-pub const MANAGER: &str = "containerd";
-
-/// Checks that what a shim hands over can be read.
-///
-/// # Errors
-/// `Damaged`.
-pub fn reads(handed: &str) -> Result<()> {
-    Handed::read(handed).map(drop)
+impl ManagerPart for Handed {
+    const MANAGER: &'static str = "containerd";
 }
 
 impl Taken {
@@ -56,14 +49,6 @@ impl Taken {
 }
 
 impl Handed {
-    /// Reads what was handed over.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn read(text: &str) -> Result<Handed> {
-        handover::read(text.as_bytes())
-    }
-
     /// The log, which is taken first.
     pub fn log(&mut self) -> Option<log::Handed> {
         self.log.take()
@@ -93,7 +78,7 @@ pub struct Kept {
 
 impl Manager for Kept {
     fn name(&self) -> &'static str {
-        MANAGER
+        Handed::MANAGER
     }
 
     fn hand_over(&self) -> Result<String> {

@@ -85,7 +85,7 @@ fn run() -> Result<()> {
         }
         Action::Serve(invocation, listener) => serve(invocation, listener),
         Action::TakeOver(invocation, handover) => go_on(invocation, handover),
-        Action::ReadFacts => read_facts(handover::MANAGER, handover::reads),
+        Action::ReadFacts => read_facts::<Handed>(),
     }
 }
 
@@ -106,14 +106,12 @@ fn serve(invocation: Invocation, listener: RawFd) -> Result<()> {
 
 /// Runs the serving process that goes on with what the program before it has handed over.
 fn go_on(invocation: Invocation, from: invocation::Handover) -> Result<()> {
-    let taken = Handover::take(from.facts, from.refused.is_some(), handover::reads);
-    let taken = taken.and_then(|handover| Ok((handover.executor, Handed::read(&handover.manager)?)));
-    match taken {
+    match Handover::<Handed>::take(from.facts, from.refused.is_some()) {
         Err(error) => {
             log::to_fifo(&invocation, None);
             logged(Err(error))
         }
-        Ok((executor, mut handed)) => {
+        Ok(Handover { executor, manager: mut handed }) => {
             log::to_fifo(&invocation, handed.log());
             let _ = rustix::thread::set_name(c"containerd-shim");
             let (executor, handed) = (Box::new(executor), Box::new(handed));

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_executor::facts::Facts;
-use bowline_executor::handover::{self, Fd};
+use bowline_executor::handover::Fd;
 use bowline_executor::secrets::Secrets;
-use bowline_executor::upgrade::Manager;
+use bowline_executor::upgrade::{Manager, ManagerPart};
 use bowline_executor::{
     Attachment, BegunExec, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Lock, Result,
     Secret, Target, VERSION, WindowSize,
@@ -44,21 +44,15 @@ pub struct Entrance {
 
 /// An [`Entrance`], as a shim hands it over.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct HandedEntrance {
+pub struct HandedEntrance {
     listener: Fd,
     lock: Fd,
     connections: Handed,
 }
 
-/// The manager that starts these shims, also by Nomad's driver.
-pub const MANAGER: &str = "bowline";
-
-/// Checks that an entrance that a shim hands over can be read.
-///
-/// # Errors
-/// `Damaged`.
-pub fn reads(handed: &str) -> Result<()> {
-    handover::read::<HandedEntrance>(handed.as_bytes()).map(drop)
+impl ManagerPart for HandedEntrance {
+    /// Also the manager of those that Nomad's driver starts.
+    const MANAGER: &'static str = "bowline";
 }
 
 impl Entrance {
@@ -76,8 +70,7 @@ impl Entrance {
     ///
     /// # Errors
     /// `Damaged` when it is not whole.
-    pub fn take(handed: &str) -> Result<Entrance> {
-        let handed: HandedEntrance = handover::read(handed.as_bytes())?;
+    pub fn take(handed: HandedEntrance) -> Result<Entrance> {
         Entrance::new(handed.listener.take()?, handed.lock.take()?, handed.connections)
     }
 }
@@ -91,7 +84,7 @@ struct Kept {
 
 impl Manager for Kept {
     fn name(&self) -> &'static str {
-        MANAGER
+        HandedEntrance::MANAGER
     }
 
     fn hand_over(&self) -> Result<String> {

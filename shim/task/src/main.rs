@@ -17,7 +17,7 @@ use bowline_executor::{
 };
 use bowline_log::Said;
 use bowline_protocol::calls::Handed;
-use bowline_shim::{Entrance, MANAGER, reads};
+use bowline_shim::{Entrance, HandedEntrance};
 use jiff::Timestamp;
 use rustix::net::SendFlags;
 use tracing::{Level, Metadata};
@@ -29,7 +29,7 @@ const LOCK_FD: RawFd = 4;
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).eq([READ_FACTS]) {
-        return match read_facts(MANAGER, reads) {
+        return match read_facts::<HandedEntrance>() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 let _ = writeln!(std::io::stderr().lock(), "{error}");
@@ -125,10 +125,9 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     #[cfg(feature = "absent")]
     tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
     let arguments = parse(args)?;
-    let handover =
-        arguments.facts.map(|facts| Handover::take(facts, arguments.refused.is_some(), reads)).transpose()?;
+    let handover = arguments.facts.map(|facts| Handover::take(facts, arguments.refused.is_some())).transpose()?;
     let (handed, entrance) = match handover {
-        Some(handover) => (Some(handover.executor), Entrance::take(&handover.manager)?),
+        Some(handover) => (Some(handover.executor), Entrance::take(handover.manager)?),
         None => (None, first_entrance(&arguments)?),
     };
     // Use a separate session, so that Ctrl-C at the manager's terminal does not reach the shim. `setsid` fails only for

@@ -25,7 +25,6 @@ pub mod id;
 mod invalid;
 mod locate;
 pub mod network;
-pub mod nomad;
 mod parse;
 pub mod place;
 pub mod rlimit;

@@ -19,12 +19,11 @@ use bowline_executor::figures::{Figures, SandboxFigures, TaskFigures};
 use bowline_executor::housekeeping::Cgroups;
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, host_units};
 use bowline_spec::id::TaskId;
-use bowline_spec::nomad;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
 use bowline_client::scrape::{Heard, ask};
-use bowline_client::spawn;
+use bowline_client::{nomad_labels, spawn};
 
 /// Timeout for a shim's answer.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -121,12 +120,12 @@ pub struct Nomad {
 impl Nomad {
     fn of(labels: &BTreeMap<String, String>) -> Option<Nomad> {
         let value = |name: &str| labels.get(name).cloned().unwrap_or_default();
-        labels.contains_key(nomad::ID).then(|| Nomad {
-            namespace: value(nomad::NAMESPACE),
-            job: value(nomad::JOB),
-            group: value(nomad::GROUP),
-            task: value(nomad::TASK),
-            allocation: value(nomad::ALLOCATION),
+        labels.contains_key(nomad_labels::ID).then(|| Nomad {
+            namespace: value(nomad_labels::NAMESPACE),
+            job: value(nomad_labels::JOB),
+            group: value(nomad_labels::GROUP),
+            task: value(nomad_labels::TASK),
+            allocation: value(nomad_labels::ALLOCATION),
         })
     }
 }

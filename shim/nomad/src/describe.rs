@@ -14,9 +14,9 @@ mod permitted;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use bowline_client::nomad_labels;
 use bowline_executor::{Error, Kind, Result};
 use bowline_spec::capability::default_set;
-use bowline_spec::nomad;
 use bowline_spec::{Format, Invalid, Task};
 use serde_json::{Map, Value, json};
 
@@ -258,12 +258,12 @@ fn place_limits(task: &TaskConfig, hard: bool, around: Around<'_>, whole: &mut M
 
 fn place_labels(task: &TaskConfig, nonce: &str, whole: &mut Map<String, Value>) -> Result<()> {
     let ours = [
-        (nomad::JOB, &task.job_name),
-        (nomad::GROUP, &task.task_group_name),
-        (nomad::TASK, &task.name),
-        (nomad::ALLOCATION, &task.alloc_id),
-        (nomad::NAMESPACE, &task.namespace),
-        (nomad::ID, &task.id),
+        (nomad_labels::JOB, &task.job_name),
+        (nomad_labels::GROUP, &task.task_group_name),
+        (nomad_labels::TASK, &task.name),
+        (nomad_labels::ALLOCATION, &task.alloc_id),
+        (nomad_labels::NAMESPACE, &task.namespace),
+        (nomad_labels::ID, &task.id),
         (NONCE, &nonce.to_owned()),
     ];
     let labels = whole.entry("labels").or_insert_with(|| Map::new().into());

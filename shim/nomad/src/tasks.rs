@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_client::{Client, Kept, Task};
+use bowline_client::{Client, Kept, Task, nomad_labels};
 use bowline_executor::{Folder, Kind, Result, StateDir};
-use bowline_spec::{TaskId, nomad};
+use bowline_spec::TaskId;
 use jiff::Timestamp;
 
 use crate::describe::NONCE;
@@ -76,7 +76,7 @@ impl Known {
 
     /// Whether the task on disk is the one that Nomad means. One whose record is damaged has the id, and no other has.
     pub fn is_nomads(&self) -> Result<bool> {
-        match self.label(nomad::ID) {
+        match self.label(nomad_labels::ID) {
             Err(error) if error.kind() == Kind::Damaged => Ok(true),
             label => Ok(label?.as_deref() == Some(self.nomads.as_str())),
         }

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bowline_client::nomad_labels;
 use bowline_client::spawn::Programs;
 use bowline_executor::StateDir;
-use bowline_spec::{TaskId, nomad};
+use bowline_spec::TaskId;
 use rustix::fs::{Access, AtFlags, CWD};
 
 use super::{Fact, setting};
@@ -126,7 +127,7 @@ fn nomad_driver(state: &StateDir) -> Option<Fact> {
     let name = "Nomad's driver";
     let is_nomads = |id: &TaskId| {
         let record = state.folder(id).record().ok().flatten();
-        record.and_then(|record| record.task).is_some_and(|task| task.labels.contains_key(nomad::ID))
+        record.and_then(|record| record.task).is_some_and(|task| task.labels.contains_key(nomad_labels::ID))
     };
     let tasks = state.ids().unwrap_or_default().iter().filter(|id| is_nomads(id)).count();
     let of_nomad =

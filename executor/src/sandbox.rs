@@ -22,7 +22,7 @@ use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
-use bowline_spec::place::SandboxPlace;
+use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
 use bowline_spec::{Overhead, Sandbox, Update};
 use bowline_sys as sys;
 use jiff::Timestamp;
@@ -34,11 +34,8 @@ use crate::rootfs::layers;
 use crate::sandbox_namespaces::Inodes;
 use crate::spared_memory;
 use crate::systemd::Systemd;
-use crate::undo::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
+use crate::undo::{LeftAlone, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 use crate::watch::is_marked;
-
-/// The parent of the cgroups of sandboxes, unless their descriptions name another place.
-const PREFIX: &str = "bowline";
 
 const RECORD: &str = "sandbox.json";
 /// Where the members' `/dev/shm` is mounted, in the sandbox's folder.
@@ -241,7 +238,7 @@ impl SandboxRecord {
 fn place_of(sandbox: &Sandbox, id: &TaskId) -> Result<SandboxPlace> {
     Ok(match &sandbox.place {
         Some(place) => place.of(id)?,
-        None => SandboxPlace::new(PREFIX, id.as_str())?,
+        None => SandboxPlace::new(OURS, id.as_str())?,
     })
 }
 
@@ -423,7 +420,7 @@ impl Places {
     /// The cgroups in all places where bowline makes them, for a damaged record; not those with
     /// which a living shim, of another state folder, has to do.
     fn of_id(layout: &Layout, folder: &Folder, id: &TaskId) -> (Places, LeftAlone) {
-        let place = SandboxPlace::new(PREFIX, id.as_str()).ok();
+        let place = SandboxPlace::new(OURS, id.as_str()).ok();
         let slice = place.as_ref().and_then(|place| Unit::of_sandbox(place).ok());
         let own = place.iter().map(SandboxPlace::cgroupfs).chain(slice.as_ref().map(Unit::path));
         let mut places =

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bowline_cgroup::{self as cgroup, Layout, Permit, Unit};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
-use bowline_spec::place::SandboxPlace;
+use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
@@ -27,9 +27,6 @@ use crate::owners::Shims;
 use crate::report::ExitReport;
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
-
-/// The parent of the cgroups that shims and helpers are charged to.
-pub(crate) const OVERHEAD: &str = "bowline-overhead";
 
 /// What was recorded but is not what the record says: it was left alone. So was what a poststop hook that failed should
 /// have undone. A sentence each.
@@ -241,7 +238,7 @@ impl Places<'_> {
         }
         let sandbox = self.folder.sandbox_by_socket();
         let place = |sandbox: &TaskId| {
-            let slice = Unit::of_sandbox(&SandboxPlace::new(cgroup::OURS, sandbox.as_str()).ok()?).ok()?;
+            let slice = Unit::of_sandbox(&SandboxPlace::new(OURS, sandbox.as_str()).ok()?).ok()?;
             Unit::of_member(&slice, &id).ok()
         };
         let (path, unit) = match &sandbox {

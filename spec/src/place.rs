@@ -22,6 +22,13 @@ use crate::id::TaskId;
 use crate::invalid::Invalid;
 use crate::unit;
 
+/// The cgroup above those of tasks and sandboxes whose descriptions name no other place. What is below it is bowline's
+/// alone.
+pub const OURS: &str = "bowline";
+
+/// The cgroup above those that shims and helpers of sandboxes are charged to. What is below it is bowline's alone.
+pub const OVERHEAD: &str = "bowline-overhead";
+
 /// The cgroup of a sandbox. All sandboxes of one manager share the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SandboxPlace {

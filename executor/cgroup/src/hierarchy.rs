@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::place::{OURS, OVERHEAD};
 use bowline_sys::mountinfo::Mount;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -13,12 +14,6 @@ use rustix::io::Errno;
 use super::{v1, v2};
 use crate::membership::Membership;
 use crate::tree::{self, open_dir, write_at};
-
-/// Cgroups below this one are bowline's alone: an empty one is removed, whoever made it.
-pub const OURS: &str = "bowline";
-
-/// Cgroups below this one, of sandboxes' shims and helpers, are bowline's alone too.
-const OVERHEAD: &str = "bowline-overhead";
 
 /// One hierarchy of this host.
 #[derive(Debug)]

@@ -42,7 +42,7 @@ pub use cgroup::Cgroup;
 pub use destroy::{Destroyed, Permit, has_ended};
 pub use entry::Entry;
 pub use exec_group::ExecGroup;
-pub use hierarchy::{Hierarchy, OURS};
+pub use hierarchy::Hierarchy;
 pub use identity::{CgroupIdentity, boot, is_another_namespace, namespace};
 pub use join::join_existing;
 pub use layout::{Layout, detect, is_v2};

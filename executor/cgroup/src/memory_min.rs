@@ -11,9 +11,9 @@
 use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Kind, Result};
+use bowline_spec::place::OURS;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 
-use crate::hierarchy::OURS;
 use crate::layout::Layout;
 use crate::limit::Limit;
 use crate::systemd::{Property, Unit};

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use bowline_error::{Error, Kind, Result};
-
-use crate::hierarchy::OURS;
+use bowline_spec::place::OURS;
 
 /// The cgroup path of sandbox `name`, unless a description says otherwise.
 pub fn of_sandbox(name: &str) -> String {

@@ -17,7 +17,7 @@ use bowline_cgroup::sees_all;
 use bowline_error::{Error, Kind, Result, together};
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
-use bowline_spec::place::{PodPlace, SandboxPlace};
+use bowline_spec::place::{OURS, OVERHEAD, PodPlace, SandboxPlace};
 use bowline_spec::unit;
 use serde::Serialize;
 
@@ -28,10 +28,6 @@ use crate::sandbox::undo_sandbox;
 use crate::spared_memory;
 use crate::undo::{cgroups_of, readable, undo};
 
-/// The parent of the cgroups of sandboxes.
-const SANDBOXES: &str = "bowline";
-/// The parent of the cgroups of sandboxes' shims.
-const OVERHEAD: &str = "bowline-overhead";
 /// The slice in which systemd has the scopes of these shims.
 const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
 /// The prefix of a task's folder while it is being removed.
@@ -217,7 +213,7 @@ impl Cgroups {
     /// Every cgroup whose name is that of a sandbox or a pod.
     fn candidates(&self, pods_root: Option<&str>) -> Result<Vec<Candidate>> {
         let mut found = BTreeMap::new();
-        for (prefix, what) in [(SANDBOXES, What::Sandbox), (OVERHEAD, What::Overhead)] {
+        for (prefix, what) in [(OURS, What::Sandbox), (OVERHEAD, What::Overhead)] {
             let place = SandboxPlace::new(prefix, "any")?;
             let id = |path: &str| {
                 SandboxPlace::of_path(path).filter(|p| p.prefix() == prefix).map(|place| place.id().to_owned())
@@ -275,7 +271,7 @@ impl Cgroups {
     fn is_in_use(&self, shims: &Shims, path: &str) -> bool {
         let mut above = path;
         while let Some((parent, _)) = above.rsplit_once('/') {
-            let place = SandboxPlace::of_path(above).filter(|place| [SANDBOXES, OVERHEAD].contains(&&*place.prefix()));
+            let place = SandboxPlace::of_path(above).filter(|place| [OURS, OVERHEAD].contains(&&*place.prefix()));
             if place.is_some_and(|place| shims.have(place.id())) {
                 return true;
             }

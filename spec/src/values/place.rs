@@ -11,14 +11,9 @@ use std::str::FromStr;
 
 use crate::id::TaskId;
 use crate::invalid::Invalid;
-use crate::place::SandboxPlace;
+use crate::place::{OURS, OVERHEAD, SandboxPlace};
 use crate::text::text_value;
 use crate::unit;
-
-/// The cgroup of every sandbox whose description names none is below this.
-const DEFAULT: &str = "bowline";
-/// The shims of sandboxes are charged below this.
-const OVERHEAD: &str = "bowline-overhead";
 
 /// Where a sandbox's cgroup is, with or without the sandbox's id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -71,7 +66,7 @@ impl FromStr for Place {
             ));
         };
         let first = prefix.split('/').next().unwrap_or_default();
-        if first == OVERHEAD || first == DEFAULT && prefix != DEFAULT {
+        if first == OVERHEAD || first == OURS && prefix != OURS {
             return Err(wrong(&format!("what is below /{first} is bowline's own to name")));
         }
         let id = id.map(|id| id.parse::<TaskId>().map_err(|error| wrong(&error.reason))).transpose()?;

@@ -5,7 +5,7 @@
 use bowline_executor::{Doing, Kind, Result};
 use bowline_spec::Invalid;
 use bowline_spec::budget::Class;
-use bowline_spec::place::{PODS, PodPlace, SandboxPlace};
+use bowline_spec::place::{OURS, PODS, PodPlace, SandboxPlace};
 use bowline_spec::unit;
 use serde_json::json;
 
@@ -13,9 +13,6 @@ use super::NOWHERE;
 use crate::input::args::cgroup::{NameArgs, NamingDriver};
 use crate::ui::json;
 use crate::ui::print::say;
-
-/// The cgroup that bowline has above all sandboxes.
-const SANDBOXES: &str = "bowline";
 
 pub fn run(args: &NameArgs) -> Result<u8> {
     match (&args.path, &args.pod, &args.sandbox) {
@@ -27,7 +24,7 @@ pub fn run(args: &NameArgs) -> Result<u8> {
         }
         (_, _, id) => {
             let id = id.as_deref().unwrap_or_default();
-            let sandbox = SandboxPlace::new(args.root.as_deref().unwrap_or(SANDBOXES), id);
+            let sandbox = SandboxPlace::new(args.root.as_deref().unwrap_or(OURS), id);
             print(args, sandbox.and_then(|sandbox| Ok((sandbox.cgroupfs(), sandbox.systemd()?))))
         }
     }

@@ -169,12 +169,12 @@ pub struct TaskFacts {
     pub exec_groups_left: VecDeque<u64>,
     /// How many events it has had.
     pub events: u64,
-    /// Kills for want of memory that were reported.
+    /// OOM kills that were reported.
     pub oom_kills: u64,
     /// How often its own limit was hit when the last kill was reported; kept where the counters may
     /// go before its end is known.
     pub limit_met: Option<u64>,
-    /// When to count kills for want of memory again.
+    /// When to count OOM kills again.
     pub oom_looks: VecDeque<Moment>,
     /// How the task's program has ended, once init was reaped or keeps nothing but output.
     pub end: Option<End>,

@@ -2,7 +2,7 @@
 //!
 //! The events come in order, as things happen, so that no end overtakes a beginning: an exec's end
 //! comes before that of its task, unless the exec is stuck in the kernel for longer than the task's
-//! end waits, and a kill for want of memory comes before the end that it led to. The journal, for a
+//! end waits, and an OOM kill comes before the end that it led to. The journal, for a
 //! person to read, is in `events`.
 
 use std::fmt;
@@ -56,7 +56,7 @@ pub enum ManagerEvent {
         /// When the exec was reaped.
         at: Timestamp,
     },
-    /// The kernel has killed processes of the task for want of memory.
+    /// The OOM killer has killed processes of the task.
     OutOfMemory,
     /// All processes of the task are frozen.
     Paused,

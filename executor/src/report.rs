@@ -27,7 +27,7 @@ pub struct ExitReport {
     /// The finding for which its watch stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_for: Option<Finding>,
-    /// Whether the kernel killed any process of the task for want of memory.
+    /// Whether the OOM killer killed any process of the task.
     pub oom_killed: Option<bool>,
     /// Whether init itself was the victim.
     pub oom_killed_init: Option<bool>,
@@ -50,7 +50,7 @@ pub struct ExitReport {
     /// How often the task was slowed down above `memory.high`; v2 only.
     #[serde(default)]
     pub memory_high_hits: Option<u64>,
-    /// How many processes the kernel killed for want of memory.
+    /// How many processes the OOM killer killed.
     #[serde(default)]
     pub oom_kills: Option<u64>,
     /// Enforcement periods of the CPU limit in which the task wanted to run.

@@ -295,7 +295,7 @@ fn stats_of_a_task_that_has_ended_are_the_last_reading_until_it_is_deleted() {
     host.assert_nothing_left();
 }
 
-/// How many processes were killed for want of memory.
+/// How many processes the OOM killer has killed.
 fn oom_kills(stats: &Any) -> u64 {
     if stats.type_url == "io.containerd.cgroups.v2.Metrics" {
         use containerd_shim_protos::cgroups_v2::metrics::Metrics;

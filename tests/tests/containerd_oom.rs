@@ -1,4 +1,4 @@
-//! Kills for want of memory: told, and before the exit.
+//! OOM kills: told, and before the exit.
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::Stdio;

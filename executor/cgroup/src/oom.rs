@@ -1,4 +1,4 @@
-//! Learns that the kernel has killed for want of memory, without polling.
+//! Learns that the OOM killer has killed a process, without polling.
 //!
 //! v2: `memory.events` is ready with POLLPRI when a count in it has changed
 //! (admin-guide/cgroup-v2). v1: the kernel writes to an eventfd registered with the cgroup when

@@ -67,7 +67,7 @@ pub enum Event {
         /// How many checks have failed in a row.
         failing_streak: u32,
     },
-    /// The kernel killed processes of the task for want of memory.
+    /// The OOM killer killed processes of the task.
     Oom {
         /// How many were killed so far.
         kills: u64,
@@ -105,7 +105,7 @@ pub enum Event {
         exit_code: Option<i32>,
         /// The signal that ended init, by name.
         signal: Option<String>,
-        /// Whether the kernel killed any process of the task for want of memory.
+        /// Whether the OOM killer killed any process of the task.
         oom_killed: Option<bool>,
         /// Who stopped it, if it was stopped.
         stopped_by: Option<StoppedBy>,

@@ -107,7 +107,7 @@ pub struct Remembered {
     pub sent: BTreeSet<i32>,
     /// The results of its health checks.
     pub health: Option<Health>,
-    /// Kills for want of memory that were reported.
+    /// OOM kills that were reported.
     pub oom_kills: u64,
     /// How often its own limit was hit when the last of them was reported.
     pub limit_met: Option<u64>,

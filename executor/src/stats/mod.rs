@@ -116,7 +116,7 @@ pub fn is_limited(layout: &Layout, path: &str) -> bool {
     })
 }
 
-/// How many processes of the cgroup were killed for want of memory.
+/// How many processes of the cgroup the OOM killer has killed.
 pub fn oom_kills(layout: &Layout, cgroup: &Cgroup) -> u64 {
     last(layout, cgroup).oom_kills.unwrap_or(0)
 }

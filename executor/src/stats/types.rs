@@ -95,7 +95,7 @@ pub struct Memory {
     pub low_bytes: Option<u64>,
     /// The limit of swap on top of memory; null when there is none.
     pub swap_limit_bytes: Option<u64>,
-    /// Processes killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub oom_kills: Option<u64>,
     /// How often each memory limit was hit.
     pub events: MemoryEvents,
@@ -253,7 +253,7 @@ pub struct Last {
     pub throttled_periods: Option<u64>,
     /// How long the task was held back in total.
     pub throttled_usec: Option<u64>,
-    /// Processes killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub oom_kills: Option<u64>,
     /// How often the task hit its own memory limit and found nothing to reclaim.
     pub own_limit_met: Option<u64>,

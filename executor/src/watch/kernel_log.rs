@@ -1,4 +1,4 @@
-//! Which processes the kernel has killed for want of memory, from its own log.
+//! Which processes the OOM killer has killed, from the kernel's log.
 //!
 //! Only the log tells. The line is made for programs: `oom-kill:` and pairs, since Linux 5.0
 //! (dump_oom_victim in mm/oom_kill.c). The kernel leaves it out when many are killed at a time, and
@@ -15,7 +15,7 @@ use crate::handover::Fd;
 /// The longest record (PRINTKRB_RECORD_MAX in the kernel, and its prefix).
 const LONGEST: usize = 8192;
 
-/// A kill for want of memory.
+/// A kill by the OOM killer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
     /// The cgroup whose limit was hit; null when the host itself ran out of memory.

@@ -24,7 +24,7 @@ pub use processes::{Family, MARKER, ProcessIdentity, Seen, Stray, unexpected};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "snake_case")]
 pub enum Finding {
-    /// Processes were killed for want of memory.
+    /// The OOM killer has killed processes.
     Oom {
         /// How many were killed so far.
         kills: u64,

@@ -237,9 +237,8 @@ impl Up {
 
 /// The error of a launch whose shim died before the task's command was run.
 fn never_started(id: &str) -> Error {
-    Error::new(Kind::Internal, format!("the shim of task {id} died before it had started the task")).hint(
-        "nothing is left of the task, try again; something has killed the shim, such as the kernel for want of memory",
-    )
+    Error::new(Kind::Internal, format!("the shim of task {id} died before it had started the task"))
+        .hint("nothing is left of the task, try again; something has killed the shim, such as the OOM killer")
 }
 
 /// Makes a unique id for a task or a sandbox, from 48 random bits.

@@ -197,7 +197,7 @@ fn of_end(of: &mut Of<'_>, exit: &ExitReport) {
     let code = exit.exit_code.and_then(|code| u64::try_from(code).ok());
     of.gauge("exit_code", "Its exit code, or 128 and the number of the signal that ended it", code);
     let killed = exit.oom_killed.map(u64::from);
-    of.gauge("oom_killed", "Whether the kernel killed any of it for want of memory", killed);
+    of.gauge("oom_killed", "Whether the OOM killer killed any of it", killed);
 }
 
 /// Adds the resource usage of a cgroup of any subject.
@@ -235,7 +235,7 @@ fn of_usage(of: &mut Of<'_>, usage: &Stats) {
             count,
         );
     }
-    of.counter("oom_kills", "Processes killed for want of memory", memory.oom_kills);
+    of.counter("oom_kills", "Processes killed by the OOM killer", memory.oom_kills);
 
     of.gauge("pids", "Processes and threads", pids.current);
     of.gauge("pids_limit", "The limit of processes and threads, where there is one", pids.limit);

@@ -38,7 +38,7 @@ fn text(event: &Event) -> Option<Text> {
         Event::Started { pid } => ("Command executed".to_owned(), vec![("pid", pid.to_string())]),
         Event::Oom { kills, last, .. } => {
             let who = last.as_ref().map(|kill| format!(", the last one {}", kill.name)).unwrap_or_default();
-            let message = format!("Killed for want of memory: {kills} so far{who}");
+            let message = format!("Killed by the OOM killer: {kills} so far{who}");
             (message, vec![("kills", kills.to_string())])
         }
         Event::Health { status, failing_streak } => {
@@ -92,7 +92,7 @@ mod tests {
     fn what_a_person_should_know_is_told_with_its_figures() {
         for (event, message, key, value) in [
             (r#""event":"started","pid":47"#, "Command executed", "pid", "47"),
-            (r#""event":"oom","kills":2"#, "Killed for want of memory: 2 so far", "kills", "2"),
+            (r#""event":"oom","kills":2"#, "Killed by the OOM killer: 2 so far", "kills", "2"),
             (
                 r#""event":"health","status":"unhealthy","failing_streak":3"#,
                 "Health check: unhealthy, 3 failed in a row",

@@ -180,7 +180,7 @@ const ACTION: &str = "What is done: `report` (the default), `stop`, or `lift` th
 const EVERY: &str = "How often the shim looks, at least `100ms`; `10s` by default.";
 
 const WATCH: &[Field] = &[
-    Field::new("oom", Form::Block(OOM), "oom", "A process was killed for want of memory."),
+    Field::new("oom", Form::Block(OOM), "oom", "A process was killed by the OOM killer."),
     Field::new(
         "memory_high",
         Form::Block(COUNT),

@@ -11,7 +11,7 @@ use crate::values::{ByteSize, Duration};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Watch {
-    /// A process was killed for want of memory.
+    /// A process was killed by the OOM killer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<WatchOom>,
     /// The task was slowed down for being above `memory.high`; cgroup v2 only.
@@ -63,7 +63,7 @@ impl WatchAction {
     }
 }
 
-/// Kills for want of memory.
+/// Kills by the OOM killer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchOom {

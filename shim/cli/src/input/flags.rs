@@ -120,7 +120,7 @@ fn swap(memory: Option<ByteSize>, both: Ceiling<ByteSize>) -> Result<Ceiling<Byt
 fn files(task: &mut Task, flags: FileFlags) {
     task.rootfs = flags.rootfs.or(task.rootfs.take());
     if let Some(size) = flags.ephemeral {
-        // Full before the task is killed for want of memory.
+        // The filesystem is full before the task is out of memory.
         let half = task.memory.limit.map(|limit| ByteSize::bytes(limit.as_u64() / 2));
         task.ephemeral = size.or(half).or(Some(ByteSize::mib(1024)));
     }

@@ -18,7 +18,7 @@ pub fn details(finding: &Finding, action: WatchAction, failed: Option<&str>) -> 
 /// Returns a finding as a sentence without a full stop.
 pub fn sentence(finding: &Finding) -> String {
     match finding {
-        Finding::Oom { kills } => format!("killed for want of memory: {kills} so far"),
+        Finding::Oom { kills } => format!("killed by the OOM killer: {kills} so far"),
         Finding::MemoryHigh { events, above } => {
             format!("slowed down {events} times above memory.high; more than {above} is watched for")
         }
@@ -73,6 +73,6 @@ mod tests {
             "all processes waited for block devices: 150 ms within 1 s, 3 s in all"
         );
         let told = details(&Finding::Oom { kills: 2 }, WatchAction::Lift, Some("x"));
-        assert_eq!(told, ["oom", "killed for want of memory: 2 so far", "action: lift, failed: x"]);
+        assert_eq!(told, ["oom", "killed by the OOM killer: 2 so far", "action: lift, failed: x"]);
     }
 }

@@ -156,7 +156,7 @@ fn signalled(report: &ExitReport, signal: &str) -> Finding {
     let why = match meaning(signal) {
         Some(why) => format!(": {why}"),
         None if signal == "SIGKILL" && report.oom_kills == Some(0) => {
-            ": not sent by its shim, and not for want of memory (0 OOM kills)".to_owned()
+            ": not sent by its shim, and not by the OOM killer (0 OOM kills)".to_owned()
         }
         None => ": not sent by its shim, so by itself or somebody else".to_owned(),
     };

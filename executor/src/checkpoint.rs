@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What a task has from the host is *external*: mounts from its configuration, and the standard
-//! streams. criu names these in its images, and gets them anew at a restore. criu leaves cgroups
+//! streams. criu names these in its images, and gets new ones at a restore. criu leaves cgroups
 //! alone: it runs in the right one, and what it restores begins there. Must not: start anything,
 //! know a task's state.
 
@@ -181,7 +181,7 @@ impl Outside {
         serde_json::from_slice(&fs::read(&path).doing(Kind::BadSpec, what)?).doing(Kind::BadSpec, what)
     }
 
-    /// The fd numbers by which criu gets the streams anew, each with its stream.
+    /// The fd numbers by which criu gets the streams at a restore, each with its stream.
     pub fn inherited(&self) -> impl Iterator<Item = (i32, i32)> {
         self.distinct().map(|(fd, _)| (fd, FIRST + fd))
     }

@@ -72,7 +72,7 @@ pub struct ShimFacts {
 pub struct Upgrades {
     /// How many upgrades were begun so far, which is the number of the last one.
     pub begun: u64,
-    /// What the one under way is to do.
+    /// The upgrade under way, as it was requested.
     pub wanted: Option<WantedUpgrade>,
     /// How the last one ended.
     pub outcome: Option<Result<(), bowline_error::Error>>,
@@ -90,7 +90,7 @@ pub struct PauseProcessFacts {
 /// An upgrade that was asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WantedUpgrade {
-    /// The path of the program that is to take over.
+    /// The path of the program that takes over.
     pub program: PathBuf,
     /// Whether it is only asked whether it could take over.
     pub dry_run: bool,

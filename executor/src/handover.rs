@@ -80,7 +80,7 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).and_then(read_value).doing(Kind::Damaged, || "cannot read the facts")
 }
 
-/// Like [`read`]. All facts are read by this one way, whose code a shim has for its records already.
+/// Like [`read`], from a parsed value. All facts are read this way, whose code a shim has for its records already.
 pub(crate) fn read_value<T: DeserializeOwned>(value: Value) -> serde_json::Result<T> {
     record::from_value(value)
 }
@@ -105,7 +105,7 @@ pub mod bytes {
     /// Writes bytes.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// Whatever error the serializer returns.
     pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);

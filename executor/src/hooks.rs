@@ -192,7 +192,7 @@ pub struct Poststop {
 }
 
 impl Poststop {
-    /// Those of the container; `None` if there are none.
+    /// The poststop hooks of the container; `None` if there are none.
     pub fn of(container: Container<'_>) -> Result<Option<Box<Poststop>>> {
         if !container.has(Point::Poststop) {
             return Ok(None);

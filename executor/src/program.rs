@@ -212,7 +212,8 @@ impl<'a> Program<'a> {
     /// the parent of each process that loses its own. The worker's answer has the program's end. `clone` makes the worker.
     ///
     /// # Errors
-    /// Those of the worker's answer: `Timeout`; `CommandNotFound` or `NotExecutable` when the program cannot be run.
+    /// `Internal` when the worker cannot be started. Its answer: `Timeout` at the deadline; `CommandNotFound` or
+    /// `NotExecutable` when the program cannot be run.
     pub fn run_apart(self, clone: worker::Clone, timeout: Duration) -> Result<Worker<Outcome>> {
         let program = self.bound();
         let keep: Vec<RawFd> = program.stdin.iter().map(|fd| fd.as_raw_fd()).collect();

@@ -51,7 +51,7 @@ pub struct Launch {
     pub checkpoint: Option<PathBuf>,
     /// Settings of a manager for all processes of the task.
     pub particulars: Particulars,
-    /// What the task alone is to read.
+    /// Secrets that only the task may read.
     pub secrets: Secrets,
 }
 

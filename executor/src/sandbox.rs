@@ -94,7 +94,7 @@ pub struct SandboxRecord {
 /// What tells that a sandbox is whole, and which namespaces are its.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Whole {
-    /// The id of the kernel's boot: inodes are counted anew with each boot.
+    /// The id of the kernel's boot: inode numbers begin again with each boot.
     boot: String,
     /// The cgroup namespace in which its cgroup's path is; `None` in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -126,7 +126,7 @@ fn memory_copy(binary: &Path, mode: Mode) -> io::Result<OwnedFd> {
             return Err(errno.into());
         }
     }
-    // This fd was written through: open the file anew, without the right to write.
+    // This fd was written through: open the file again, without the right to write.
     Ok(rustix::fs::open(
         format!("/proc/self/fd/{}", copy.as_raw_fd()),
         OFlags::RDONLY | OFlags::CLOEXEC,

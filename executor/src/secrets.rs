@@ -26,7 +26,7 @@ const MOST: usize = 2 << 20;
 /// Linux 6.4 keeps a tmpfs out of swap when asked.
 const NOSWAP: (u32, u32) = (6, 4);
 
-/// What a task alone is to read.
+/// What only a task may read.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// Files that the task finds in [`SECRETS`].

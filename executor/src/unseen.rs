@@ -19,11 +19,11 @@ use crate::cloning::Live;
 use crate::folder::{Folder, Record};
 use crate::sandbox::SandboxRecord;
 
-/// Why nothing is done from here, and what to do instead.
+/// Why nothing is done from another pid namespace, and what to do instead.
 pub const UNSEEN: &str =
     "its processes live in another pid namespace than this command: run the command where they were started";
 
-/// The same, of another cgroup namespace.
+/// Why nothing is done from another cgroup namespace, and what to do instead.
 pub const OTHER_CGROUPS: &str =
     "its cgroups are named in another cgroup namespace than this command's: run the command where it was started";
 
@@ -105,7 +105,7 @@ impl SandboxRecord {
         self.hides_pause(layout, true)
     }
 
-    /// As [`Record::check_namespace`], where a member or the pause process lives.
+    /// Like [`Record::check_namespace`], where a member or the pause process lives.
     pub(crate) fn check_namespace(&self, members: &[Folder], what: impl FnOnce() -> String) -> Result<()> {
         let runs = |member: &Folder| member.record().is_ok_and(|record| record.is_some_and(|record| record.runs()));
         let another = self.is_of_another_namespace() && (self.pause()?.is_some() || members.iter().any(runs));

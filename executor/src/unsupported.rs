@@ -181,7 +181,7 @@ fn check_io_priority(wanted: &LinuxIOPriority) -> Result<()> {
     Ok(())
 }
 
-/// Refuses CPUs that cannot be read, before a process that is to have them. Which CPUs there are may change until then.
+/// Refuses lists of CPUs that cannot be parsed, before the process starts. Which CPUs exist may change until then.
 fn check_affinity(process: &Process) -> Result<()> {
     let Some(affinity) = process.exec_cpu_affinity() else { return Ok(()) };
     for (name, cpus) in [("initial", affinity.initial()), ("final", affinity.cpu_affinity_final())] {
@@ -309,7 +309,7 @@ fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
         }
     }
     let at_dev = spec.mounts().iter().flatten().filter(|mount| mount.destination() == Path::new("/dev"));
-    // A tmpfs counts though it is mounted anew, or something is mounted over it.
+    // A tmpfs counts even if another entry mounts /dev again, or over it.
     let own = at_dev.map(|mount| mount.typ().as_deref() == Some("tmpfs")).max();
     // runc does the same, and `docker run -v /dev:/dev --device …` asks for both.
     if own == Some(false) && !devices.is_empty() {

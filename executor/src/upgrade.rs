@@ -53,7 +53,7 @@ const PROGRAM: RawFd = 3;
 pub const TAKE_OVER: &str = "--take-over";
 /// The flag with why the new program has executed this one again.
 pub const REFUSED: &str = "--refused";
-/// The only argument of a program that is to read facts from its stdin, and to print which it reads.
+/// The only argument of a program that reads facts from its stdin and prints which versions of them it reads.
 pub const READ_FACTS: &str = "read-facts";
 
 /// The hint where the program is not one that can take over from this shim.

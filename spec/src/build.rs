@@ -67,7 +67,7 @@ pub const READONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/pr
 pub struct Host {
     /// The task's user, already resolved inside the root.
     pub user: UserIds,
-    /// Those of [`HOST_VIEW`] that exist on this host.
+    /// The paths of [`HOST_VIEW`] that exist on this host.
     pub view: Vec<PathBuf>,
     /// The file outside of [`HOST_VIEW`] that `/etc/resolv.conf` leads to, if everybody may read it.
     pub resolver: Option<PathBuf>,

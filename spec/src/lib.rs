@@ -5,7 +5,7 @@
 //!   Sandbox + what its members may use ─ budget ─► limits of the whole
 //!   a sandbox's or a pod's name ◄─ place ─► its cgroup
 //!   its Network ─ network ─► CNI configuration lists
-//!   JSON ─ host_limits ─► what of the host is to be limited, and what differs
+//!   JSON ─ host_limits ─► limits of the host's units, and what differs
 //!
 //! Owns the descriptions, their values, their validation, the default protections,
 //! and the rules by which several containers share a budget.

@@ -202,7 +202,7 @@ fn is_what_the_schema_says(page: &str, head: &str, schema: &Value) {
     let different = committed.lines().zip(text.lines()).find(|(is, should)| is != should);
     assert!(
         committed == text,
-        "docs/{page} is not what the schema says; UPDATE_DOCS=1 writes it anew. First difference: {different:#?}"
+        "docs/{page} is not what the schema says; UPDATE_DOCS=1 writes it again. First difference: {different:#?}"
     );
 }
 

@@ -16,7 +16,7 @@ pub type File = (u64, u64);
 /// The identity of a cgroup. A cgroup that is made later at the same path has another identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupIdentity {
-    /// The id of the kernel's boot: inodes are counted anew with each boot.
+    /// The id of the kernel's boot: inode numbers begin again with each boot.
     pub boot: String,
     /// The [`namespace`] in which its paths are; `None` in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]

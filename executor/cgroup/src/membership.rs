@@ -13,7 +13,7 @@ pub const UNIFIED: &str = "";
 pub struct Membership(Vec<u8>);
 
 impl Membership {
-    /// That of the caller.
+    /// The caller's membership.
     ///
     /// # Errors
     /// What the kernel answers: there is no `/proc`, for example.
@@ -21,7 +21,7 @@ impl Membership {
         std::fs::read("/proc/self/cgroup").map(Membership)
     }
 
-    /// That of another process.
+    /// The membership of another process.
     ///
     /// # Errors
     /// What the kernel answers: the process has gone, for example.

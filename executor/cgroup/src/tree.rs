@@ -115,7 +115,7 @@ pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
     read_fd(&fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Reads an open file from its beginning: the kernel makes the text anew.
+/// Reads an open file from its beginning: the kernel makes the text again.
 ///
 /// A read that leaves half of its room unused has met the end. The kernel fills the room record by record (`seq_file`),
 /// and no record of a list, such as a pid, is as long as that; every other file is a single record.

@@ -80,7 +80,8 @@ pub fn write(limit: &Limit) -> Option<Write> {
     let amount =
         |controller, file: &str, most: Amount| Some(Write::new(controller, file, most).met_without(most.0.is_none()));
     match limit {
-        // `only` refuses limits that only v1 has, or says that there is no need for them.
+        // `version_support` refuses limits that only v1 has, or logs that they have no effect. `UseHierarchy` needs no
+        // file: every cgroup of v2 counts what is below it.
         Limit::Device(_)
         | Limit::Swappiness(_)
         | Limit::UseHierarchy

@@ -88,7 +88,7 @@ pub fn execute(
 }
 
 /// Whether the filter is loaded only before execve, after the hooks of the container, which must do without the calls
-/// that it denies to us otherwise. Without no_new_privs that takes a right that is gone by then; a listener is to be
+/// that it denies to us otherwise. Without no_new_privs that takes a right that is gone by then; a listener must be
 /// handed over while the container is created; and what may trace us must not find us without a filter.
 pub fn filters_last(payload: &Payload<'_>) -> bool {
     let process = payload.process;

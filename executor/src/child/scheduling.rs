@@ -51,8 +51,8 @@ pub fn personality(spec: &Spec) -> Result<()> {
     sys::personality(number).doing(Kind::Unsupported, || "linux.personality: cannot set it")
 }
 
-/// Lets a worker that starts an exec run where the exec is to run until it is in its cgroup: other tasks pay for what
-/// the kernel does for it until then.
+/// Lets a worker that starts an exec run on the CPUs that the exec begins on, until it is in its cgroup: until then,
+/// the kernel's work for it takes CPU time from other tasks.
 pub fn first_affinity(process: &Process) -> Result<()> {
     affinity(process)[0].map_or(Ok(()), run_on)
 }

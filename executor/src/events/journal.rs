@@ -5,7 +5,7 @@
 //! full file takes its lock, checks that it still is the journal, and renames it. A line that went
 //! into a file just rotated is in `journal.1`, where readers look too.
 //!
-//! Must not: wait for a lock, fail its caller, or make the state folder anew.
+//! Must not: wait for a lock, fail its caller, or recreate the state folder.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};

@@ -45,7 +45,7 @@ impl Counter {
     /// Counts what `read` reads, which does not wait.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// Whatever error `read` returns.
     pub fn count(&self, read: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
         self.0.store(READING, 1);
         let outcome = read();

@@ -59,7 +59,7 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// The user and group that own the ends a process gets, in host ids: the process's own, so that it
-/// can open `/dev/stdout` anew.
+/// can open `/dev/stdout` again.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner {
     pub uid: u32,

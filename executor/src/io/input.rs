@@ -1,7 +1,7 @@
 //! Sources of a process's stdin: nothing, a file handed over as it is, a FIFO, or what attached clients write.
 //!
 //! Bytes from a FIFO pass through a pipe. If the process got the FIFO itself, opening `/dev/stdin`
-//! anew would block once the FIFO's writer has gone.
+//! again would block once the FIFO's writer has gone.
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -353,7 +353,7 @@ pub fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
 }
 
 /// Opens a path that a caller has named, but no symlink. A FIFO, which may become the process's
-/// own, is compared with its metadata instead of opened with `O_NOFOLLOW`: criu would open it anew
+/// own, is compared with its metadata instead of opened with `O_NOFOLLOW`: criu would reopen it
 /// with that flag.
 fn open_named(path: &Path) -> io::Result<File> {
     let Some(fifo) = path.symlink_metadata().ok().filter(|found| found.file_type().is_fifo()) else {

@@ -352,7 +352,7 @@ impl Stream {
         self.unlogged + self.outlets.iter().map(Outlet::dropped).sum::<u64>()
     }
 
-    /// Keeps how much the reader in the foreground, or the output's own, has not taken. Guests attach anew.
+    /// Keeps how much the reader in the foreground, or the output's own, has not taken. Guests attach again.
     fn keep_what_is_pending(&self) {
         if let Some(unread) = &self.route.unread {
             unread.lacks(own(&self.outlets).map_or(0, |outlet| outlet.pending().len()));
@@ -432,7 +432,7 @@ fn own(outlets: &[Outlet]) -> Option<&Outlet> {
     outlets.iter().find(|outlet| !outlet.is_guest())
 }
 
-/// Reads what there is, if `from` is ready or that is to be ignored.
+/// Reads what there is, if `from` is ready or its readiness is ignored.
 fn fill(from: &AsyncFd<File>, chunk: &mut [u8], readiness: Readiness, terminal: bool) -> io::Result<usize> {
     match readiness {
         Readiness::Kept => from.try_io(Interest::READABLE, |from| read(from, chunk, terminal)),

@@ -69,7 +69,7 @@ pub struct Awaited(OwnedFd);
 pub struct Terminal {
     /// Reads what the task writes, and takes its input.
     pub master: Rc<AsyncFd<File>>,
-    /// Kept open, so that a task that closes its terminal can open it anew.
+    /// Kept open, so that a task that closes its terminal can open it again.
     slave: OwnedFd,
 }
 

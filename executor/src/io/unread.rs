@@ -1,13 +1,13 @@
-//! What the shim has read of an output and not passed on yet: in a file that is mapped, for a shim to come.
+//! What the shim has read of an output and not passed on yet, in a mapped file that the next shim reads.
 //!
 //! ```text
 //!   pipe ─read─► chunk, in the file ─┬► log ────────────────► logged, and the beginning of a line that the log holds
 //!                                    └► reader in the foreground ► so many bytes passed
 //! ```
 //!
-//! Each step is stored as soon as it is done, without a system call, so that the next shim knows which ones are to do:
-//! whoever kills this one between two instructions loses nothing. What the kernel has done, and this shim was killed
-//! before it could store that, the next one finds out: what was read, by the bytes that are no longer [`BLANK`]; what
+//! Each step is stored as soon as it is done, without a system call, so that the next shim knows which steps remain:
+//! nothing is lost when this shim is killed between two instructions. If the kernel has done a step and this shim is
+//! killed before it stores that, the next one finds out: what was read, by the bytes that are no longer [`BLANK`]; what
 //! was logged, by the log ([`Mark`]); what was passed on, by what the reader has counted ([`super::taken`]).
 //!
 //! Only tasks that can be taken over, with `bowline-init`, have such a file, from their first output on. Must not: fail
@@ -327,7 +327,7 @@ mod tests {
         unread.has_read(bytes.len());
     }
 
-    /// What the next shim finds: what is to be logged, the beginning of a line, what is to be passed on.
+    /// What the next shim finds: what remains to be logged, the beginning of a line, what remains to be passed on.
     fn found(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         let next = Unread::of(folder, 0);
         let chunk = if next.is_logged() { Vec::new() } else { next.chunk().to_vec() };

@@ -34,9 +34,9 @@ pub enum Life {
 /// What happens to a shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Something begins that keeps it from leaving.
+    /// Something begins that keeps the shim from leaving.
     Begun,
-    /// Such a thing is over.
+    /// Something that kept the shim from leaving is over.
     Done,
     /// What it was started for exists, or has gone: it leaves as soon as nothing keeps it.
     Last,

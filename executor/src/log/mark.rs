@@ -1,5 +1,5 @@
-//! What a log was like before something was written to it: with the time of that, and the bytes, what was written can be
-//! told again to the byte, and gone on with. Must not: read or write a log.
+//! Where a log ended before a write, and the time of the write. With both, and the same bytes, a later shim makes the
+//! same text to the byte, finds how much of it is in the log, and writes the rest. Must not: read or write a log.
 
 use jiff::Timestamp;
 

@@ -86,7 +86,7 @@ impl Plugins<'_> {
     /// Runs ADD.
     ///
     /// # Errors
-    /// Those of [`Plugins::tell`]; `Internal`, with the beginning of the answer, if that is not a result.
+    /// As [`Plugins::tell`]; also `Internal`, with the beginning of the answer, if the answer is not a result.
     pub fn ask(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<Value, Failed> {
         let said = self.run(kind, call, config)?;
         result_of(&said.answer, config).ok_or_else(|| garbage(kind, call.command, &said).into())

@@ -20,10 +20,11 @@ use super::attach::{self, Connected, Sandbox, joined};
 use super::bounded_run::Bounds;
 use crate::worker;
 
-/// Like [`super::add`]. If the worker is lost, what it has begun is undone too.
+/// Like [`super::add`], in a worker. If the worker is lost, what it has begun is undone too.
 ///
 /// # Errors
-/// Those of [`super::add`], or the loss of the worker.
+/// `AlreadyExists` when networks are kept in `folder`. Before any plugin runs, `BadSpec` or `NotFound` for a list,
+/// `Unsupported` for a plugin that is missing. Then the errors of plugins; `Internal` when the worker is lost.
 pub async fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
     let timeout = sandbox.timeout;
     match run(timeout, |bounds| attach::add_within(folder, sandbox, attachments, bounds)).await {
@@ -35,18 +36,19 @@ pub async fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -
     }
 }
 
-/// Like [`super::check`].
+/// Like [`super::check`], in a worker.
 ///
 /// # Errors
-/// Those of [`super::check`], or the loss of the worker.
+/// `WrongState` for a network that was not added completely, or when the namespace is gone; the errors of plugins,
+/// combined; `Internal` when the worker is lost.
 pub async fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
     run(timeout, |bounds| attach::check_within(folder, bounds)).await?
 }
 
-/// Like [`super::del`].
+/// Like [`super::del`], in a worker.
 ///
 /// # Errors
-/// Those of [`super::del`], or the loss of the worker.
+/// The errors of plugins, combined: another call asks these plugins again. `Internal` when the worker is lost.
 pub async fn del(folder: &Path, timeout: Duration) -> Result<()> {
     run(timeout, |bounds| attach::del_within(folder, bounds)).await?
 }

@@ -5,7 +5,7 @@
 //!   v2: the one hierarchy
 //! ```
 //!
-//! With a cgroup namespace, each hierarchy is mounted anew, and begins at the container's cgroup by itself. Without
+//! With a cgroup namespace, each hierarchy gets a new mount, which begins at the container's cgroup by itself. Without
 //! one, the host's hierarchy is bound from that cgroup down. Uses the host's `/proc`, in a process that is in its
 //! cgroups already.
 //!
@@ -98,7 +98,7 @@ pub fn mount(
         // mount.
         let tree = match (anew, in_user_namespace) {
             (true, _) => make(trees, "cgroup2", &options.data, attributes)?,
-            // In the host's cgroup namespace, every mount sets the one hierarchy anew.
+            // In the host's cgroup namespace, every mount sets the options of the one hierarchy.
             (false, false) => make(trees, "cgroup2", &parsed(&only.set), attributes)?,
             (false, true) => bound(trees, only, attributes)?,
         };

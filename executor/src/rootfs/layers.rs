@@ -175,8 +175,8 @@ fn described(layer: &Layer) -> Result<Described> {
     Ok(Described { mount, idmap, image, direct })
 }
 
-/// Refuses what containerd's mount manager was to carry out: it makes filesystems before it hands mounts to a shim, and
-/// fills in places where the type says that there are some.
+/// Refuses what containerd's mount manager should have carried out: it makes filesystems before it hands mounts to a
+/// shim, and fills in placeholders (`{{`) where the type says that there are some.
 fn refuse_unfinished(layer: &Layer) -> Result<()> {
     let texts = [&layer.source, &layer.target].into_iter().chain(&layer.options);
     let unfinished = texts.into_iter().find(|text| text.contains("{{"));

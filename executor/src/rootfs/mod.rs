@@ -240,7 +240,7 @@ impl Filling<'_> {
         options.all_set() & if is_written_to(mount, options) { !libc::MOUNT_ATTR_RDONLY } else { !0 }
     }
 
-    /// Keeps a tmpfs, or the root, that is to become read-only.
+    /// Keeps a tmpfs, or the root, that becomes read-only later.
     fn keep_for_later(&mut self, mount: &Mount, options: &Options, tree: &OwnedFd) -> Result<()> {
         if is_written_to(mount, options) && options.all_set() & libc::MOUNT_ATTR_RDONLY != 0 {
             self.read_only.push(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?);

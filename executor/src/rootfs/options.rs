@@ -38,7 +38,7 @@ impl Options {
         self.set | self.set_recursive
     }
 
-    /// Present if a bind is to be made; `true` if it includes everything below.
+    /// Present if the options ask for a new bind; `true` if it includes everything below.
     pub fn is_new_bind(&self) -> Option<bool> {
         self.bind.filter(|_| !self.remount)
     }
@@ -200,7 +200,7 @@ pub fn root_propagation(spec: &Spec) -> Result<Option<u64>> {
 }
 
 /// The propagation that the namespace's mounts get before anything is mounted: slaves of the host's, so that no
-/// mount made here shows there, or private if the root is to become private. Whichever the root gets later, it is
+/// mount made here shows there, or private if the root will be private. Whichever the root gets later, it is
 /// changed from a mount that is not shared.
 pub fn before_the_root(spec: &Spec) -> Result<MountAttributes> {
     let private = root_propagation(spec)? == Some(libc::MS_PRIVATE);

@@ -222,7 +222,7 @@ mod tests {
 
         // Written in place, as `cp` does, with the same size.
         std::fs::write(&program, "two").expect("written");
-        let second = copies.of(&program).expect("copied anew");
+        let second = copies.of(&program).expect("copied again");
         assert_eq!(content(&second), "two");
         assert!(!first.exists(), "no program has this content any more");
     }

@@ -79,7 +79,7 @@ mod tests {
         std::fs::write(&path, &whole).expect("written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("opened up");
         assert_eq!(read(&path), None, "open to others");
-        keep(&path, &program).expect("kept anew");
+        keep(&path, &program).expect("kept again");
         let link = dir.path().join("link.bpf");
         std::os::unix::fs::symlink(&path, &link).expect("linked");
         assert_eq!(read(&link), None, "a symlink");

@@ -10,7 +10,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use serde::{Deserialize, Serialize};
 
 /// How many `/proc/PID/stat` files stay open; for a task with more processes, the rest are opened
-/// anew each time. The fd limit is often 1024.
+/// each time. The fd limit is often 1024.
 const KEPT: usize = 128;
 
 /// A process of a task.

@@ -20,7 +20,8 @@ use crate::sandbox_namespaces::{self, Shared};
 /// kept in `folder` until it is undone.
 ///
 /// # Errors
-/// `WrongState` for a port that is taken; those of plugins. Nothing is left then.
+/// `WrongState` for a port that is taken; `Unsupported` for a plugin that is missing; the errors of plugins. Nothing is
+/// left then.
 pub async fn connect(
     folder: &Path,
     id: &str,
@@ -51,7 +52,7 @@ pub fn ports_again(network: &Network) -> Vec<OwnedFd> {
 /// Has plugins undo what they did for `network`; nothing where that is done already.
 ///
 /// # Errors
-/// Those of plugins; another call tries the rest again.
+/// The errors of plugins, combined: another call asks these plugins again. `Internal` when the worker is lost.
 pub async fn disconnect(folder: &Path, network: &Network) -> Result<()> {
     if !network.mode().has_plugins() {
         return Ok(());
@@ -62,7 +63,8 @@ pub async fn disconnect(folder: &Path, network: &Network) -> Result<()> {
 /// Makes the network of the task `id`, if its description has one: `None` for one that says nothing of it.
 ///
 /// # Errors
-/// Those of [`connect`], and of a namespace that cannot be made. Nothing is left then.
+/// As [`connect`]; also `Unsupported` where the kernel refuses a namespace, and `BadSpec` for a sysctl that it does not
+/// take. Nothing is left then.
 pub async fn make(folder: &Path, id: &str, network: &Network) -> Result<Option<(Shared, Vec<Connected>)>> {
     if network.mode() == NetworkMode::Host {
         return Ok(None);

@@ -4,7 +4,7 @@
 //!   at rest ─► facts, descriptors by number ─► execve ─► handles from both ─► waits from facts
 //! ```
 //!
-//! The program goes on as the parent of all children, with the same descriptors. Only cgroups are opened anew, by the
+//! The program goes on as the parent of all children, with the same descriptors. Only cgroups are opened again, by the
 //! identity in their record. Must not: change a task.
 
 use std::collections::BTreeMap;

@@ -58,7 +58,7 @@ impl Supervisor {
 }
 
 impl Task {
-    /// Writes the record as it is now, with what a later shim is to remember.
+    /// Writes the record as it is now, with what a later shim must know.
     pub(super) fn write_record(&self) -> Result<()> {
         self.facts.note(|facts| {
             let remembered = Some(facts.to_remember()).filter(|some| *some != Remembered::default());

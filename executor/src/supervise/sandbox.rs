@@ -232,8 +232,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Has the namespaces and the ports of a sandbox whose shim died, by its `processes`. What no process was in, and is
-    /// gone, is made anew.
+    /// Takes over the namespaces and the ports of a sandbox whose shim died, by its `processes`. A namespace that is
+    /// gone, as no process was in it, is made again.
     ///
     /// # Errors
     /// `WrongState` when a network is gone that plugins have set up.

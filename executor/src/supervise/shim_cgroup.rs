@@ -201,11 +201,11 @@ impl Overhead {
         }
     }
 
-    /// Like [`Self::enter`], where that of a shim that died may still have processes: the sandbox's helpers. Failing to
-    /// charge the shim is only logged.
+    /// Like [`Self::enter`], where the cgroup of a shim that died may still have processes: the sandbox's helpers.
+    /// Failing to charge the shim is only logged.
     ///
     /// # Errors
-    /// Those of looking whether it is there: nobody would remove it.
+    /// When it cannot be told whether that cgroup exists: nobody would remove it then.
     pub async fn enter_again(&self, layout: &Layout) -> Result<()> {
         let path = self.own_path();
         let there = if self.mode == ShimCgroup::Overhead { layout.open(&path)? } else { None };

@@ -31,11 +31,11 @@ pub enum Question {
     StopSlice(String),
     /// Give units back what their own files say, all at a time.
     Revert(Vec<Revert>),
-    /// Remove drop-ins, and have systemd read the files of all units anew.
+    /// Remove drop-ins, and have systemd reload the files of all units.
     RemoveDropIns(Vec<PathBuf>),
 }
 
-/// Properties of a unit that are to be what the unit's own files say.
+/// Properties of a unit that get back the values in the unit's own files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revert {
     /// The unit, by its own name and not by an alias.

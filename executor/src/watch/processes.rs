@@ -22,7 +22,7 @@ const NAMED: usize = 5;
 /// The most generations that are followed. A chain is longer only if somebody wants it to be.
 const GENERATIONS: usize = 1000;
 
-/// How much of a command line is told, in characters.
+/// How much of a command line is shown, in characters.
 const TOLD: usize = 64;
 
 /// A process in the shim's cgroup that nobody expects there.
@@ -77,7 +77,7 @@ pub struct Family<'a> {
     pub mark: &'a str,
 }
 
-/// Those of `pids` that are not expected.
+/// The processes among `pids` that are not expected.
 pub fn unexpected(pids: &[i32], family: &Family<'_>) -> Vec<(ProcessIdentity, Stray)> {
     let mut strays = strays(pids, family, stat, |pid| is_marked(pid, family.mark));
     strays.iter_mut().for_each(|(_, stray)| stray.command = command(stray.pid));

@@ -93,7 +93,7 @@ enum How {
     Ended(Lock),
     /// The task has ended, and its shim cannot write this report.
     Unwritten(Box<ExitReport>),
-    /// Its shim died; the flag says whether damaged records are to be removed too.
+    /// Its shim died; the flag says whether damaged records are removed too.
     Dead(bool),
     /// Its shim lives and does not answer.
     Silent,

@@ -69,7 +69,8 @@ impl Up {
     /// Starts a new shim for the folder that `create` makes.
     ///
     /// # Errors
-    /// That of `create`; `Unsupported` without root. Nothing is left then.
+    /// `Unsupported` without root; whatever error `create` returns; why the shim cannot be started. Nothing is left
+    /// then.
     pub async fn shim(
         id: &TaskId,
         shim_cgroup: &ShimCgroup,

@@ -219,8 +219,8 @@ impl Shim {
         is_there(&self.folder).await && !self.has_successor()
     }
 
-    /// Connects anew to a shim that may have turned us away, for the call that failed so. Returns whether that is to be
-    /// made again.
+    /// Connects again to a shim that may have turned us away, after a call that failed for that reason. Returns whether
+    /// to repeat the call.
     ///
     /// # Errors
     /// `Unavailable` once the shim counts as not answering.
@@ -317,7 +317,7 @@ impl Shim {
     }
 
     /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task, or turned
-    /// us away and is to be asked again.
+    /// us away and must be asked again.
     pub async fn wait(&self) -> Result<Option<ExitReport>> {
         match self.client.wait(patient(), &self.request()).await {
             Ok(response) => {

@@ -59,7 +59,7 @@ pub enum Action {
 pub struct Handover {
     /// The descriptor of the facts.
     pub facts: RawFd,
-    /// Why the program that was to take over has executed this one again.
+    /// Why the program that should have taken over has executed this one again.
     pub refused: Option<String>,
 }
 

@@ -42,7 +42,7 @@ pub enum Begin {
     Again {
         executor: Box<HandedTasks>,
         handed: Box<Handed>,
-        /// Why the program that was to take over has executed this one again.
+        /// Why the program that should have taken over has executed this one again.
         refused: Option<String>,
     },
 }

@@ -166,7 +166,7 @@ fn the_page_has_every_metric() {
         let text = [before, TABLE[0], &wanted, TABLE[1], after].concat();
         return std::fs::write(path, text).expect("the page is ours");
     }
-    assert_eq!(there, wanted, "UPDATE_DOCS=1 cargo test -p bowline-metrics --lib writes it anew");
+    assert_eq!(there, wanted, "UPDATE_DOCS=1 cargo test -p bowline-metrics --lib writes it again");
 }
 
 #[test]

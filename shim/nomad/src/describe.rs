@@ -40,7 +40,7 @@ const USER_OF_A_FOLDER: &str = "65534:65534";
 /// The label that tells this start of the task from any other.
 pub const NONCE: &str = "nomad.nonce";
 
-/// What is to be started.
+/// The task to start, and what goes with it.
 #[derive(Debug)]
 pub struct Described {
     pub description: Task,

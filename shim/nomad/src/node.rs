@@ -1,4 +1,4 @@
-//! What of Nomad's request is about CPU time and memory, in the units of a task description.
+//! What of Nomad's request is about CPU time and memory, in the terms of a task description.
 //!
 //! Source: Nomad, drivers/shared/executor and client/lib/cgroupslib. Pure.
 

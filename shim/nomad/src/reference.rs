@@ -52,5 +52,5 @@ fn the_page_has_every_option() {
         return std::fs::write(path, wanted).expect("the page is ours");
     }
     let there = std::fs::read_to_string(&path).expect("the page");
-    assert_eq!(there, wanted, "UPDATE_DOCS=1 cargo test -p bowline-nomad --lib writes it anew");
+    assert_eq!(there, wanted, "UPDATE_DOCS=1 cargo test -p bowline-nomad --lib writes it again");
 }

@@ -18,7 +18,7 @@ impl Shutdown {
         self.0.send_replace(true);
     }
 
-    /// Returns once the plugin is to end.
+    /// Returns once the plugin's shutdown has begun.
     pub async fn begun(&self) {
         // The sender is ours: it does not go while we wait.
         let _ = self.0.subscribe().wait_for(|begun| *begun).await;

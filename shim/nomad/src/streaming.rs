@@ -81,7 +81,7 @@ impl Streams {
         self.folder.path().join(name).to_string_lossy().into_owned()
     }
 
-    /// The request to the shim, with a terminal of this size if the command is to have one.
+    /// The request to the shim, with a terminal of this size if the command wants one.
     fn request(&self, setup: exec_task_streaming_request::Setup, told: Option<WindowSize>) -> ExecRequest {
         ExecRequest {
             command: setup.command,

@@ -78,7 +78,7 @@ struct Arguments {
     adopt: Option<EventCounts>,
     /// The file with what the program before this one has handed over.
     facts: Option<RawFd>,
-    /// Why the program that was to take over has executed this one again.
+    /// Why the program that should have taken over has executed this one again.
     refused: Option<String>,
 }
 

@@ -50,7 +50,7 @@ pub async fn answer(question: Question) -> Result<Answer> {
     Ok(Answer::Done)
 }
 
-/// A unit whose limits are to be what its files say as they are, those of others included.
+/// The request that gives a unit the limits in its files as they are now, others' files included.
 fn as_it_is(unit: String) -> Result<Revert> {
     let properties = vec![CPU_QUOTA.to_owned(), memory_property(is_cgroup_v2()).to_owned()];
     Ok(Revert { kept: drop_ins::set(&unit)?, unit, properties })
@@ -208,12 +208,11 @@ async fn stop_slice(systemd: &Systemd, slice: &str) -> Result<()> {
 }
 
 impl Systemd {
-    /// Has systemd read the files of all units anew.
+    /// Has systemd reload the files of all units.
     async fn read_files(&self) -> Result<()> {
         let read = self.call("Reload", &()).await;
-        read.map(drop).map_err(|e| {
-            bowline_executor::Error::from(e).within("cannot have systemd read the files of its units anew")
-        })
+        read.map(drop)
+            .map_err(|e| bowline_executor::Error::from(e).within("cannot have systemd reload the files of its units"))
     }
 
     async fn properties(&self, path: &OwnedObjectPath, interface: &str) -> Result<Properties> {

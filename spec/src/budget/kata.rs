@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use super::{Joint, Member};
 use crate::values::IdSet;
 
-/// What the sandbox of these members may use: to be computed anew whenever one
-/// comes, goes or changes.
+/// What the sandbox of these members may use. It is computed again whenever a
+/// member comes, goes or changes.
 ///
 /// Memory, pids and huge pages are the members' own to limit. Said in notes:
 /// that a member without a limit is held to the joint one of the others, and
@@ -77,8 +77,8 @@ mod tests {
         (!list.is_empty()).then(|| list.parse().unwrap())
     }
 
-    /// Those of TestGetSandboxCpuSet in sandbox_test.go; its garbage is refused
-    /// when a member is read.
+    /// The cases of TestGetSandboxCpuSet in sandbox_test.go; its garbage is
+    /// refused when a member is read.
     #[test]
     fn lists_are_united_as_in_kata() {
         for (lists, expected) in [

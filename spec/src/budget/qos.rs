@@ -24,7 +24,7 @@ pub struct Amounts {
 /// What a member asks for, and what it may have at most.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Needs {
-    /// What it is to have even when others want it.
+    /// What the member is guaranteed, even when others want it.
     pub request: Amounts,
     /// What it gets at most.
     pub limit: Amounts,
@@ -34,9 +34,9 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Those of a task: its limits, its shares (1024 a CPU) and `memory.low` as
-    /// what it asks for; where it says nothing of these, it asks for its limit,
-    /// as a container does in Kubernetes.
+    /// The needs of a task: its limits, and what it asks for, which are its
+    /// shares (1024 a CPU) and `memory.low`. Where it names none of these, it
+    /// asks for its limit, as a container does in Kubernetes.
     pub fn of(task: &Task) -> Needs {
         // Rounded up: what the kubelet's conversions, which round down, were made from.
         let limit = Amounts {
@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use crate::parse::{Format, parse};
 
-    /// Those of TestComputePodQOS in qos_test.go, but for resources of a pod
-    /// itself.
+    /// The cases of TestComputePodQOS in qos_test.go, but for resources of a
+    /// pod itself.
     #[test]
     fn classes_are_the_kubelets() {
         let (none, some) = (needs((0, 0), (0, 0)), needs((100, 100), (100, 100)));

@@ -22,7 +22,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// That of the task `name` with these OCI resources.
+    /// The share of the task `name` with these OCI resources.
     ///
     /// # Errors
     /// As [`Member::of_oci`].

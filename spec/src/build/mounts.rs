@@ -68,8 +68,8 @@ pub(super) fn mounts(task: &Task, host: &Host) -> Vec<OciMount> {
     mounts
 }
 
-/// An empty home for `user`, where neither the host view nor a folder of the root's own is in its place. A
-/// `/nonexistent` is to be missing (Debian's policy, 9.2.3).
+/// An empty home for `user`, where neither the host view nor a folder of the root's own is in its place.
+/// `/nonexistent` must stay missing (Debian's policy, 9.2.3).
 fn home(user: &UserIds, mounts: &[OciMount]) -> Option<OciMount> {
     let home = user.home.as_deref().filter(|home| *home != Path::new("/nonexistent"))?;
     let is_plain = home.is_absolute() && home.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
@@ -98,8 +98,8 @@ fn standard(task: &Task) -> Vec<OciMount> {
         false => mount("/dev/shm", "tmpfs", "shm", &shm_options),
     };
     let protected = ["nosuid", "noexec", "nodev"];
-    // Mounted anew, mqueue shows the queues of whichever IPC namespace one is
-    // in, the host's included; only a new user namespace may not mount those.
+    // A new mount of mqueue shows the queues of the mounter's IPC namespace,
+    // the host's included; only a new user namespace may not mount those.
     let mqueue = match host_ipc && !host_user {
         true => host_folder("/dev/mqueue", false),
         false => mount("/dev/mqueue", "mqueue", "mqueue", &protected),
@@ -120,7 +120,7 @@ fn standard(task: &Task) -> Vec<OciMount> {
     ]
 }
 
-/// A bind mount of the host's, for a kernel filesystem that cannot be mounted anew.
+/// A bind mount of the host's, for a kernel filesystem of which no new mount can be made.
 fn host_folder(path: &str, read_only: bool) -> OciMount {
     let mut options = vec!["rbind", "nosuid", "noexec", "nodev"];
     options.extend(["rnosuid", "rnoexec", "rnodev"]);
@@ -135,8 +135,8 @@ fn host_folder(path: &str, read_only: bool) -> OciMount {
 ///
 /// Owners are hidden, so that root inside is one of all others, and reads what
 /// everybody may read: a mask of single files would go when the host renames
-/// another file over one. Programs of the host's distribution keep set-user-ID
-/// where those are to have power.
+/// another file over one. A task that may gain privileges sees the owners of
+/// the distribution's folders, so that set-user-ID programs there have effect.
 fn view(path: &Path, task: &Task) -> OciMount {
     let source = path.to_string_lossy();
     let mut view = mount(&source, "bind", &source, &["rbind", "ro", "rro", "rprivate"]);

@@ -9,7 +9,7 @@ use crate::task::Task;
 use crate::update::{CpuUpdate, IoUpdate, MemoryUpdate, Update};
 use crate::values::{ByteSize, Ceiling};
 
-/// The task as it is once `update` is in effect, and what there is to change.
+/// The task as it is once `update` is in effect, and the limits that change.
 ///
 /// A limit that is lifted is −1 in OCI's terms; a rate 0.
 ///

@@ -1,4 +1,4 @@
-//! The manifest: which slices and services are to have which limits.
+//! The manifest: which slices and services get which limits.
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -12,21 +12,21 @@ use crate::task::is_default;
 use crate::values::ByteSize;
 
 /// The least memory that an entry may leave: with less nothing runs, and what is
-/// meant is nearly always a size whose unit was forgotten.
+/// meant is nearly always a size whose suffix was forgotten.
 pub const LEAST_MEMORY: ByteSize = ByteSize::mib(1);
 
-/// How slices of sandboxes and of their shims begin: what is called so and has no
-/// shim is taken for left behind.
+/// The prefixes of the slices of sandboxes and of their shims: a slice with such
+/// a name and without a shim counts as an orphan.
 const OURS: [&str; 4] = ["bowline.slice", "bowline-", "bowline_", "bowline\\x2d"];
 
-/// How much of a wrong name is told.
+/// The most characters of a wrong name that an error quotes.
 const TOLD: usize = 60;
 
-/// What of the host is to be limited.
+/// Limits of the host's slices and services.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Slices: those that there are not are made. All of them or none.
+    /// Slices, which are made where they are missing. All get their limits, or none.
     #[serde(default)]
     pub slices: Vec<Slice>,
     /// Services that the host has: each by itself.
@@ -88,7 +88,7 @@ pub struct Service {
 }
 
 impl Slice {
-    /// The limits that the slice is to have. An entry without any lifts those in force.
+    /// The limits that the slice should have. An entry without any lifts those in force.
     pub fn wanted(&self) -> Change {
         Change::to(self.cpu_percent, self.memory)
     }
@@ -105,7 +105,7 @@ impl Slice {
 }
 
 impl Service {
-    /// The limits that the service is to have. An entry without any lifts those in force.
+    /// The limits that the service should have. An entry without any lifts those in force.
     pub fn wanted(&self) -> Change {
         Change::to(self.cpu_percent, self.memory)
     }
@@ -122,7 +122,7 @@ impl Service {
 /// A manifest as far as it makes sense.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parsed {
-    /// What is to be done.
+    /// The entries that make sense.
     pub manifest: Manifest,
     /// Services' entries that make no sense, and why.
     pub skipped: Vec<Invalid>,

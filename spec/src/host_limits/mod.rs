@@ -33,7 +33,7 @@ pub struct InForce {
     pub memory: u64,
 }
 
-/// Limits of a unit that are to be others; `None` leaves one as it is.
+/// New limits of a unit; `None` leaves a limit as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
     /// CPU time for each second; [`HostCpuQuota::NONE`] lifts the limit.

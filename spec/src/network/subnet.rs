@@ -10,7 +10,8 @@ const WIDEST: u8 = 7;
 
 /// The first of our subnets that overlaps none of `routes`; they are of IPv4.
 ///
-/// Those of other programs come late: Docker takes 172.17.0.0/16 and up, then 192.168.0.0/16, podman 10.88.0.0/16.
+/// Subnets that other programs take are tried late: Docker takes 172.17.0.0/16 and up, then 192.168.0.0/16, podman
+/// 10.88.0.0/16.
 pub fn free(routes: &[Cidr]) -> Option<Cidr> {
     let taken = |subnet: &Cidr| routes.iter().any(|route| route.prefix() > WIDEST && route.overlaps(subnet));
     let large = (90..=254).map(|second| format!("10.{second}.0.0/16"));

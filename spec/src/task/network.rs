@@ -146,10 +146,10 @@ text_value!(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Plugins {
-    /// Those of the CNI project: bridge, firewall, host-device, host-local, static, portmap.
+    /// The plugins of the CNI project: bridge, firewall, host-device, host-local, static, portmap.
     #[default]
     Standard,
-    /// Those of Amazon ECS: ecs-bridge, ecs-ipam, vpc-eni.
+    /// The plugins of Amazon ECS: ecs-bridge, ecs-ipam, vpc-eni.
     Ecs,
 }
 

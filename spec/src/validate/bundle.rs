@@ -1,10 +1,10 @@
-//! A task from a bundle: whatever its config.json says has no second owner in the description.
+//! A task from a bundle: the description must not set fields that belong to the bundle's config.json.
 
 use super::{absolute, require};
 use crate::invalid::Invalid;
 use crate::task::Task;
 
-/// The fields that a bundle's configuration lacks, and those of the process that may take the place of its own.
+/// The fields that a bundle's configuration lacks, and fields of the process that may replace the bundle's.
 const BESIDE_A_BUNDLE: [&str; 17] = [
     "args",
     "bundle",

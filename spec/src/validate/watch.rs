@@ -1,4 +1,4 @@
-//! What is watched: thresholds that can be exceeded, looks that are not too many.
+//! Checks `watch`: thresholds that can be exceeded, and looks that are not too frequent.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 use crate::task::{Task, Watch, WatchCount, WatchMemory, WatchPressure, WatchProcesses, WatchThrottled};
 use crate::values;
 
-/// The most often that the shim looks: below it the looking would be what costs.
+/// The shortest time between two looks: more frequent ones would be a load of their own.
 const LEAST_PERIOD: Duration = Duration::from_millis(100);
 
 /// The kernel's bounds for the window of a trigger (WINDOW_MIN_US and

@@ -74,7 +74,7 @@ fn lists_are_run_in_order_and_undone_in_reverse() {
         config
     };
     assert_eq!((stand.given("ADD.a.eth0"), stand.given("ADD.b.eth0")), (config("a"), after("b", "a")));
-    assert!(stand.given("ADD.c.eth1").get("prevResult").is_none(), "each list begins anew");
+    assert!(stand.given("ADD.c.eth1").get("prevResult").is_none(), "each list begins without a result");
 
     let again = add(stand.path(), &sandbox, &two()).expect_err("it is there");
     assert_eq!((again.kind(), stand.calls().len()), (Kind::AlreadyExists, 3));

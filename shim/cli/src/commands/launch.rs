@@ -22,7 +22,7 @@ pub struct Described {
     pub secrets: Secrets,
 }
 
-/// Returns the task that flags and file describe, with an id. Removes a task with that id if it is to be replaced.
+/// Returns the task that flags and file describe, with an id. With `--replace`, removes a task with that id.
 pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Described> {
     let (replace, is_member) = (args.replace, args.isolation.sandbox.is_some());
     let file = args.file.take();

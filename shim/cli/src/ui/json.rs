@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::ui::print::say;
 
-/// The version of all forms. It changes when a field is removed or renamed, or changes its type or unit.
+/// The version of all forms. It changes when a field is removed or renamed, or changes its type or scale.
 const FORMAT: u32 = 1;
 
 /// An object, and the version of its form before its fields.

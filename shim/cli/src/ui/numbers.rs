@@ -12,7 +12,7 @@ pub fn percent(value: Option<f64>) -> String {
     or_dash(value.map(|value| format!("{value:.1}%")))
 }
 
-/// Formats bytes in the largest binary unit that gives at least 1: `64MiB`, `1.5GiB`.
+/// Formats bytes with the largest binary suffix that gives at least 1: `64MiB`, `1.5GiB`.
 pub fn size(bytes: Option<u64>) -> String {
     or_dash(bytes.map(|bytes| {
         const SUFFIXES: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -20,14 +20,14 @@ pub fn size(bytes: Option<u64>) -> String {
             return format!("{bytes}B");
         }
         let mut value = bytes as f64 / 1024.0;
-        let mut unit = 0;
-        // A value that would round to 1024 moves to the next unit.
-        while value >= 1023.95 && unit + 1 < SUFFIXES.len() {
+        let mut suffix = 0;
+        // A value that would round to 1024 moves to the next suffix.
+        while value >= 1023.95 && suffix + 1 < SUFFIXES.len() {
             value /= 1024.0;
-            unit += 1;
+            suffix += 1;
         }
         let text = format!("{value:.1}");
-        format!("{}{}", text.strip_suffix(".0").unwrap_or(&text), SUFFIXES[unit])
+        format!("{}{}", text.strip_suffix(".0").unwrap_or(&text), SUFFIXES[suffix])
     }))
 }
 
@@ -36,7 +36,7 @@ pub fn count(n: Option<u64>) -> String {
     or_dash(n.map(|n| n.to_string()))
 }
 
-/// Formats a duration in its largest unit, rounded down: `8s`, `3m`, `2h`, `41d`.
+/// Formats a duration with its largest suffix, rounded down: `8s`, `3m`, `2h`, `41d`.
 pub fn age(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {

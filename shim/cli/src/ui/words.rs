@@ -10,8 +10,8 @@ const LONGEST_LINE: usize = 160;
 /// Formats bytes: `64 MiB`.
 pub fn bytes(bytes: u64) -> String {
     let text = numbers::size(Some(bytes));
-    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    format!("{} {}", &text[..unit], &text[unit..])
+    let suffix = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    format!("{} {}", &text[..suffix], &text[suffix..])
 }
 
 /// Formats a part of a whole in whole percent; `None` if the whole is 0.

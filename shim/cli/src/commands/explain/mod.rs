@@ -49,7 +49,7 @@ struct Explanation {
     status: String,
     /// The status as a sentence.
     summary: String,
-    /// Those of the description: whose task it is, where a manager has it.
+    /// The labels in the description: whose task it is, where a manager has it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     /// What was found, most important first.

@@ -221,8 +221,8 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
     Ok(left)
 }
 
-/// Lifts the limits of a slice that has no file of its own, as its limits are what it was started with. Returns what is
-/// to be taken back of another one.
+/// Lifts the limits of a slice that has no file of its own, as its limits are what it was started with. Of a slice that
+/// has one, returns what must be reset.
 async fn lift(bus: &Bus, slice: &Slice, unit: &HostUnit) -> Result<Option<Reset>> {
     let limits = slice.wanted().lifted();
     if unit.transient {

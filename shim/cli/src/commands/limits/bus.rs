@@ -37,7 +37,7 @@ impl Bus {
         Bus { dry_run, say, skipped: false }
     }
 
-    /// Access for a command whose stdout is a task's: changes are told on stderr.
+    /// Access for a command whose stdout is a task's: changes are reported on stderr.
     pub fn beside_a_task() -> Bus {
         let say = |line: &str| {
             complain(line, None);

@@ -10,7 +10,7 @@ use super::bus::Bus;
 /// A service, under the unit's own name.
 pub struct Found {
     pub service: Service,
-    /// `None` if systemd gave no answer, which is told.
+    /// `None` if systemd gave no answer, which is reported.
     pub unit: Option<HostUnit>,
 }
 

@@ -1,4 +1,4 @@
-//! One panel of a picture: curves of one unit over time, with their limits.
+//! One panel of a picture: curves on one scale over time, with their limits.
 
 use std::fmt::Write as _;
 

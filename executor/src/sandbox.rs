@@ -280,23 +280,36 @@ pub struct SandboxState {
 /// Joint limits; an absent value is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs)] // as `Joint` has them, with their units
 pub struct Budget {
+    /// CPU shares, 2 to 262144.
     pub cpu_shares: Option<u64>,
+    /// CPU time in each period, in µs.
     pub cpu_quota_usec: Option<u64>,
+    /// How often the quota is renewed, in µs.
     pub cpu_period_usec: Option<u64>,
+    /// CPU time for realtime scheduling in each realtime period, in µs; v1 only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_realtime_usec: Option<u64>,
+    /// How often the realtime quota is renewed, in µs; v1 only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_realtime_period_usec: Option<u64>,
+    /// The CPUs that the sandbox may run on, as a list such as `0-2,5`.
     pub cpus: Option<String>,
+    /// The NUMA nodes that the sandbox's memory may come from, as a list such as `0,1`.
     pub mems: Option<String>,
+    /// The most memory, in bytes.
     pub memory_bytes: Option<u64>,
+    /// The most swap on top of the memory, in bytes.
     pub swap_bytes: Option<u64>,
+    /// Up to this much memory, in bytes, the kernel spares the sandbox when memory is short.
     pub memory_low_bytes: Option<u64>,
+    /// Memory that is never reclaimed, in bytes; v2 only.
     pub memory_min_bytes: Option<u64>,
+    /// Beyond this much memory, in bytes, the sandbox is slowed down; v2 only.
     pub memory_high_bytes: Option<u64>,
+    /// The most processes and threads.
     pub pids: Option<u64>,
+    /// The most memory in huge pages, in bytes, by the page's size in bytes.
     pub hugepages_bytes: BTreeMap<u64, u64>,
 }
 

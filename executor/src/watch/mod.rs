@@ -97,11 +97,11 @@ pub struct Stall {
 /// What processes can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
-    /// A CPU.
+    /// CPU time: processes are ready to run, and no CPU is free.
     Cpu,
-    /// Memory.
+    /// Memory that the kernel has to reclaim or read back first.
     Memory,
-    /// Block devices.
+    /// Reads and writes of block devices.
     Io,
 }
 

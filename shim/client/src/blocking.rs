@@ -14,6 +14,9 @@
 //! # }
 //! ```
 //!
+//! Each type is like the one of the same name in the crate's root, and each call like that type's call of the same
+//! name: [`Task::wait`] is like [`crate::Task::wait`].
+//!
 //! Each call has an event loop of its own, of two descriptors, in the calling thread, and leaves no thread, no
 //! connection and no descriptor behind. Any number of threads may call at a time.
 //!
@@ -36,59 +39,48 @@ use crate::exec_request::Exec;
 use crate::start::Start;
 use crate::task::{self, State};
 
-/// Like [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client(client::Client);
 
 impl Client {
-    /// Like [`crate::Client::new`].
     pub fn new(path: impl AsRef<Path>) -> Result<Client> {
         client::Client::new(path).map(Client)
     }
 
-    /// Like [`crate::Client::with_shim`].
     #[must_use]
     pub fn with_shim(self, binary: impl Into<PathBuf>) -> Client {
         Client(self.0.with_shim(binary))
     }
 
-    /// Like [`crate::Client::start`].
     pub fn start(&self, start: Start) -> Result<Task> {
         block_on(self.0.start(start)).map(Task)
     }
 
-    /// Like [`crate::Client::task`].
     pub fn task(&self, id: &str) -> Result<Task> {
         self.0.task(id).map(Task)
     }
 
-    /// Like [`crate::Client::tasks`].
     pub fn tasks(&self) -> Result<Vec<Task>> {
         Ok(self.0.tasks()?.into_iter().map(Task).collect())
     }
 
-    /// Like [`crate::Client::events`].
     pub fn events(&self) -> Result<Events> {
         self.0.events().map(Events)
     }
 }
 
-/// Like [`crate::Task`].
 #[derive(Debug, Clone)]
 pub struct Task(task::Task);
 
 impl Task {
-    /// Like [`crate::Task::id`].
     pub fn id(&self) -> &TaskId {
         self.0.id()
     }
 
-    /// Like [`crate::Task::state`].
     pub fn state(&self) -> Result<State> {
         block_on(self.0.state())
     }
 
-    /// Like [`crate::Task::wait`].
     pub fn wait(&self) -> Result<ExitReport> {
         block_on(self.0.wait())
     }
@@ -98,52 +90,42 @@ impl Task {
         block_on(within(timeout, self.0.wait()))
     }
 
-    /// Like [`crate::Task::exec`].
     pub fn exec(&self, exec: Exec) -> Result<ExecOutcome> {
         block_on(self.0.exec(exec))
     }
 
-    /// Like [`crate::Task::stats`].
     pub fn stats(&self) -> Result<Stats> {
         block_on(self.0.stats())
     }
 
-    /// Like [`crate::Task::events`].
     pub fn events(&self) -> Result<Events> {
         self.0.events().map(Events)
     }
 
-    /// Like [`crate::Task::stop`].
     pub fn stop(&self) -> Result<ExitReport> {
         block_on(self.0.stop())
     }
 
-    /// Like [`crate::Task::stop_with`].
     pub fn stop_with(&self, signal: Option<Signal>, grace: Option<Duration>) -> Result<ExitReport> {
         block_on(self.0.stop_with(signal, grace))
     }
 
-    /// Like [`crate::Task::signal`].
     pub fn signal(&self, signal: Signal) -> Result<()> {
         block_on(self.0.signal(signal))
     }
 
-    /// Like [`crate::Task::pause`].
     pub fn pause(&self) -> Result<()> {
         block_on(self.0.pause())
     }
 
-    /// Like [`crate::Task::resume`].
     pub fn resume(&self) -> Result<()> {
         block_on(self.0.resume())
     }
 
-    /// Like [`crate::Task::update_toml`].
     pub fn update_toml(&self, limits: &str) -> Result<Vec<String>> {
         block_on(self.0.update_toml(limits))
     }
 
-    /// Like [`crate::Task::remove`].
     pub fn remove(&self, force: bool) -> Result<Removed> {
         let removed = block_on(self.0.removal(force))?.carry_out();
         children::collect();
@@ -151,16 +133,14 @@ impl Task {
     }
 }
 
-/// Like [`crate::Events`].
 pub struct Events(events::Events);
 
 impl Events {
-    /// Like [`crate::Events::past`].
     pub fn past(&mut self) -> Result<Vec<Entry>> {
         self.0.past()
     }
 
-    /// Like [`crate::Events::next`].
+    /// Waits for the next event, as [`crate::Events::next`] does.
     pub fn wait_for_next(&mut self) -> Result<Entry> {
         block_on(self.0.next())
     }

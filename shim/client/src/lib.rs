@@ -30,8 +30,6 @@
 //!
 //! `docs/library.md` begins with examples, `docs/compatibility.md` says what stays as it is.
 
-#![warn(missing_docs)]
-
 mod adopt;
 pub mod blocking;
 mod children;

@@ -75,7 +75,6 @@ pub struct Options {
 pub struct CheckpointOptions {
     /// End the container once the checkpoint is made.
     pub exit: bool,
-    /// Include open TCP connections.
     pub open_tcp: bool,
     /// Include Unix sockets whose other end is outside.
     pub external_unix_sockets: bool,

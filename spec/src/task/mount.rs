@@ -121,10 +121,12 @@ impl Device {
 
 /// What may be done with a device: some of `rwm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub struct Access {
+    /// `r`: the device may be read.
     pub read: bool,
+    /// `w`: the device may be written.
     pub write: bool,
+    /// `m`: device nodes for it may be made.
     pub mknod: bool,
 }
 

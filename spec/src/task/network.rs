@@ -262,7 +262,7 @@ pub struct Port {
     /// "tcp", the default, "udp" or "sctp".
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
-    /// The host's address where it is open; every one by default.
+    /// The host's address where it is open, of IPv4 in mode "bridge"; every one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
 }

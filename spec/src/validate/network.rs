@@ -199,12 +199,17 @@ fn ports(network: &Network) -> Result<(), Invalid> {
         Association::List => true,
         _ => network.plugins == Plugins::Standard && of.takes_ports(),
     };
-    let taken = network.mode() == NetworkMode::Bridge || network.interfaces.iter().any(takes);
+    let is_bridge = network.mode() == NetworkMode::Bridge;
+    let taken = is_bridge || network.interfaces.iter().any(takes);
     require(network.ports.is_empty() || taken, "network.ports", || {
         "needs an interface with an address in a bridge of the standard plugins, or a list that maps ports".into()
     })?;
     let mut open = BTreeSet::new();
     for (index, port) in network.ports.iter().enumerate() {
+        let reached = !(is_bridge && port.address.is_some_and(|address| address.is_ipv6()));
+        require(reached, &format!("network.ports[{index}].address"), || {
+            "the bridge has no IPv6: publish on an IPv4 address".into()
+        })?;
         let fresh = open.insert((port.host, port.protocol.as_str(), port.address));
         require(fresh, &format!("network.ports[{index}].host"), || {
             format!("{} is taken by an earlier one", port.host)

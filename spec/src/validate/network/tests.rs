@@ -119,6 +119,13 @@ fn ports_are_open_once_and_lead_somewhere() {
     refused(&ports("{host = 0}"), ".ports[0].host", "nonzero");
     refused(&ports("{host = 80, protocol = 'icmp'}"), ".ports[0].protocol", "unknown variant `icmp`");
     refused("[network]\ninterfaces = [{association = 'bridge'}]\nports = [{host = 80}]", ".ports", "with an address");
+    let at = |address| format!("network = {{mode = 'bridge', ports = [{{host = 80, address = '{address}'}}]}}");
+    for address in ["0.0.0.0", "127.0.0.1"] {
+        accepted(&at(address));
+    }
+    for address in ["::1", "::", "fe80::1"] {
+        refused(&at(address), ".ports[0].address", "the bridge has no IPv6: publish on an IPv4 address");
+    }
     let whole = "{association = 'interface', mac = '0a:1b:2c:3d:4e:5f'}";
     refused(&format!("[network]\ninterfaces = [{whole}]\nports = [{{host = 80}}]"), ".ports", "needs an interface");
     refused(&format!("[network]\nplugins = 'ecs'\n{bridge}\nports = [{{host = 80}}]"), ".ports", "needs an interface");

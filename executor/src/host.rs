@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ use crate::claimed_uid::ClaimedUid;
 use crate::lsm;
 use crate::rootfs;
 use crate::seccomp::Profile;
+
+/// Where systemd-resolved lists the servers that its stub at 127.0.0.53 asks.
+const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
 
 /// Turns a description into the configuration of a container, for this host.
 ///
@@ -101,7 +105,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         user,
         // Looked up only for tasks that need it.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
-        resolver: if task.rootfs.is_none() { resolver() } else { None },
+        resolver: if task.rootfs.is_none() { resolver(*task.namespaces.network() != Namespace::Host) } else { None },
         capabilities: given(task),
         devices: devices(task)?,
         apparmor: apparmor(task),
@@ -159,13 +163,28 @@ fn host_view() -> Vec<PathBuf> {
     HOST_VIEW.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
 }
 
-/// The file that the host's `/etc/resolv.conf` leads to, if the task cannot see it otherwise, and everybody may read
-/// it. A kernel's own file is in the task's `/proc` too.
-fn resolver() -> Option<PathBuf> {
+/// The file to bind at `/etc/resolv.conf`, if everybody may read it: what the host's leads to, if the task cannot see
+/// that otherwise. A kernel's own file is in the task's `/proc` too. In its own network a task reaches no server on the
+/// host's loopback: there it is systemd-resolved's file with the servers behind its stub.
+fn resolver(own_network: bool) -> Option<PathBuf> {
+    let is_open = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o004 != 0);
     let path = fs::canonicalize(RESOLV_CONF).ok()?;
-    let meta = fs::metadata(&path).ok()?;
+    if own_network && is_open(&path) && is_open(Path::new(UPSTREAM)) {
+        let text = fs::read_to_string(&path).ok()?;
+        if names_loopback_alone(&text) {
+            return fs::canonicalize(UPSTREAM).ok();
+        }
+    }
     let is_seen = HOST_VIEW.iter().chain(&["/proc", "/sys", "/dev"]).any(|seen| path.starts_with(seen));
-    (meta.is_file() && meta.mode() & 0o004 != 0 && !is_seen).then_some(path)
+    (is_open(&path) && !is_seen).then_some(path)
+}
+
+/// Whether every server of a resolv.conf(5) is on the loopback interface.
+fn names_loopback_alone(text: &str) -> bool {
+    let lines = text.lines().map(str::split_whitespace);
+    let mut servers = lines.filter_map(|mut words| words.next().filter(|word| *word == "nameserver").and(words.next()));
+    let is_loopback = |server: &str| server.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    servers.next().is_some_and(is_loopback) && servers.all(is_loopback)
 }
 
 fn devices(task: &Task) -> Result<BTreeMap<PathBuf, DeviceNode>> {
@@ -231,4 +250,22 @@ pub fn kernel() -> (u32, u32) {
     let release = name.release().to_string_lossy();
     let mut numbers = release.split(['.', '-']).map(|n| n.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_loopback_alone;
+
+    #[test]
+    fn servers_on_the_loopback_interface_are_recognized() {
+        for stub in
+            ["nameserver 127.0.0.53\noptions edns0", "# a stub\nsearch .\n nameserver\t::1\nnameserver 127.0.0.1"]
+        {
+            assert!(names_loopback_alone(stub), "{stub:?}");
+        }
+        let mixed = "nameserver 127.0.0.53\nnameserver 192.0.2.53";
+        for other in ["", "search .", "nameserver", "#nameserver 127.0.0.53", "nameserver fe80::1%eth0", mixed] {
+            assert!(!names_loopback_alone(other), "{other:?}");
+        }
+    }
 }

@@ -69,7 +69,8 @@ pub struct Host {
     pub user: UserIds,
     /// The paths of [`HOST_VIEW`] that exist on this host.
     pub view: Vec<PathBuf>,
-    /// The file outside of [`HOST_VIEW`] that `/etc/resolv.conf` leads to, if everybody may read it.
+    /// The file to bind at `/etc/resolv.conf`: what the host's leads to outside of [`HOST_VIEW`], or one with servers
+    /// that the task reaches.
     pub resolver: Option<PathBuf>,
     /// The capabilities that the host gives a task: what `add = ["ALL"]` stands for. `None` for all there are.
     pub capabilities: Option<BTreeSet<Capability>>,

@@ -161,14 +161,14 @@ fn with_etc(host: &Host, script: &str, inside: &str) -> Ran {
 }
 
 /// `bowline run` of `inside` in a mount namespace of its own, which `script` has
-/// mounted something in.
+/// mounted something in, with flags that it puts into `$flags`.
 #[track_caller]
 fn with_mounts(host: &Host, script: &str, inside: &str) -> Ran {
     let mut command = host.command("unshare");
     let bowline = binary("bowline");
     let id = host.new_id();
     let script = format!(
-        "set -e; {script}\n{} --state {} run --rm --name {id} -- /bin/sh -c '{inside}'",
+        "set -e; {script}\n{} --state {} run --rm --name {id} $flags -- /bin/sh -c '{inside}'",
         bowline.display(),
         host.state().display(),
     );
@@ -209,6 +209,26 @@ fn a_link_of_etc_to_what_the_resolver_writes_leads_there_and_to_nothing_else_of_
         let ran = with_etc(&host, &script, inside);
         ran.assert_says("nameserver 127.9.9.9\nread-only\n1");
         std::fs::remove_dir_all(host.work().join("etc")).expect("the next one makes it");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_network_of_its_own_has_the_servers_behind_a_stub_on_the_host_s_loopback() {
+    let host = Host::new();
+    let stub = "mount -t tmpfs run /run; mkdir -p /run/systemd/resolve; cd /run/systemd/resolve; \
+                echo nameserver 127.0.0.53 > stub; echo nameserver 192.0.2.53 > resolv.conf; \
+                rm -f $etc/resolv.conf; ln -s $PWD/stub $etc/resolv.conf; flags=--network=none";
+    for (change, seen) in [
+        ("true", "nameserver 192.0.2.53"),
+        ("rm $etc/resolv.conf; cp stub $etc/resolv.conf", "nameserver 192.0.2.53"),
+        ("flags=", "nameserver 127.0.0.53"),
+        ("chmod 600 resolv.conf", "nameserver 127.0.0.53"),
+        ("rm resolv.conf", "nameserver 127.0.0.53"),
+        ("echo nameserver 192.0.2.1 >> stub", "nameserver 127.0.0.53\nnameserver 192.0.2.1"),
+    ] {
+        with_etc(&host, &format!("{stub}; {change}"), "cat /etc/resolv.conf").assert_says(seen);
+        fs::remove_dir_all(host.work().join("etc")).expect("the next one makes it");
     }
     host.assert_nothing_left();
 }

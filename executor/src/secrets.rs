@@ -10,6 +10,7 @@
 use std::fmt;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_spec::Task;
 use oci_spec::runtime::{Mount, Spec};
 use rustix::param::page_size;
 
@@ -68,6 +69,21 @@ impl Secrets {
         Ok(())
     }
 
+    /// Refuses a mount of `task` that the folder for the files would cover.
+    ///
+    /// # Errors
+    /// `BadSpec` naming the mount.
+    pub fn fit(&self, task: &Task) -> Result<()> {
+        let mut mounts = task.mounts.iter().filter(|_| !self.files.is_empty());
+        match mounts.position(|mount| mount.destination.starts_with(SECRETS)) {
+            None => Ok(()),
+            Some(index) => {
+                let field = format!("mounts[{index}].destination");
+                Err(Error::new(Kind::BadSpec, format!("{field}: the task's secrets are mounted at {SECRETS}")))
+            }
+        }
+    }
+
     /// Adds to `spec` the folder for the files, on top of all other mounts, and the variables.
     ///
     /// # Errors
@@ -111,6 +127,22 @@ mod tests {
     fn secrets(files: &[(&str, usize)]) -> Secrets {
         let file = |(name, length): &(&str, usize)| Secret { name: (*name).to_owned(), content: vec![b'x'; *length] };
         Secrets { files: files.iter().map(file).collect(), env: Vec::new() }
+    }
+
+    #[test]
+    fn a_mount_that_the_files_would_cover_is_refused() {
+        let fits = |files: &[(&str, usize)], destination: &str| {
+            let mount = bowline_spec::Mount { destination: destination.into(), ..Default::default() };
+            secrets(files).fit(&Task { mounts: vec![mount], ..Task::default() })
+        };
+        for destination in ["/run/secrets", "/run/secrets/a"] {
+            let error = fits(&[("key", 1)], destination).expect_err(destination);
+            assert!(error.to_string().starts_with("mounts[0].destination: "), "{error}");
+            assert_eq!(fits(&[], destination), Ok(()));
+        }
+        for destination in ["/run", "/run/secrets-of-mine"] {
+            assert_eq!(fits(&[("key", 1)], destination), Ok(()));
+        }
     }
 
     #[test]

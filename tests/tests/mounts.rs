@@ -171,6 +171,16 @@ fn later_mounts_lie_upon_earlier_ones() {
 }
 
 #[test]
+fn a_second_mount_at_a_place_is_refused() {
+    let host = Host::new();
+    for second in ["--volume=/etc:/srv", "--tmpfs=/srv"] {
+        let twice = host.task("true").flag("--volume=/tmp:/srv").flag(second);
+        twice.assert_refused(125, &["mounts[1].destination: /srv has a mount already (mounts[0])"]);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_root_can_be_read_only() {
     let host = Host::new();
     let root = host.busybox_root();

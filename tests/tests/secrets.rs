@@ -189,6 +189,8 @@ fn wrong_secrets_are_refused() {
     twice.iter().fold(host.task("true"), |build, flag| build.flag(flag)).assert_refused(2, &["two of this name"]);
     let much = (0..3).fold(host.task("true"), |build, n| build.flag(format!("--secret={}:{n}", exact.display())));
     much.assert_refused(2, &["together"]);
+    let covered = host.task("true").flag("--volume=/tmp:/run/secrets").flag(format!("--secret={}", file.display()));
+    covered.assert_refused(125, &["mounts[0].destination: the task's secrets are mounted at /run/secrets"]);
     host.task("stat -c %s /run/secrets/exact")
         .flag(format!("--secret={}", exact.display()))
         .run()

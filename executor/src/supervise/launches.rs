@@ -292,6 +292,9 @@ impl Supervisor {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
         self.may_launch()?;
+        if let Source::Task(task) = &launch.source {
+            launch.secrets.fit(task)?;
+        }
         let expecting = self.children.expect();
         let durable = launch.durable;
         let mut plan = match launch.source.clone() {

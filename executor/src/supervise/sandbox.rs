@@ -3,7 +3,7 @@
 //! `crate::sandbox` has the sandbox's files.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
@@ -25,6 +25,9 @@ use crate::sandbox_namespaces::Shared;
 use crate::systemd::Systemd;
 use crate::watched_value::Known;
 use crate::{network, sandbox_namespaces, spared_memory, worker};
+
+/// Where POSIX shared memory is.
+const SHM: &str = "/dev/shm";
 
 /// The size limit of the members' `/dev/shm`, the same as everywhere.
 const SHM_SIZE: &str = "size=64m";
@@ -178,9 +181,9 @@ impl Sandbox {
         if shares_uts && let Some(hostname) = &record.sandbox.hostname {
             joined.env.entry("HOSTNAME".to_owned()).or_insert_with(|| hostname.clone());
         }
-        if shares_ipc {
+        if shares_ipc && !task.mounts.iter().any(|mount| mount.destination == Path::new(SHM)) {
             let mount = Mount {
-                destination: PathBuf::from("/dev/shm"),
+                destination: PathBuf::from(SHM),
                 source: Some(self.folder.shm()),
                 nosuid: Some(true),
                 nodev: Some(true),

@@ -74,7 +74,7 @@ pub fn describe(task: &TaskConfig, around: Around<'_>) -> Result<Described> {
     let options = schema::read(TASK, &task.msgpack_driver_config, "config")?;
     let folder = TaskFolder::of(task)?;
     let mut whole = Map::new();
-    let files = folder.place(task, &mut whole);
+    let files = folder.place(task, &options, &mut whole);
     let offsets = Offsets { mounts: length(&whole, "mounts"), devices: task.devices.len() };
     place_devices(task, &mut whole);
     let hard = options.get("cpu_hard_limit") == Some(&Value::Bool(true));
@@ -108,8 +108,13 @@ impl TaskFolder {
         Ok(TaskFolder { path: allocation.join(&task.name), allocation })
     }
 
-    /// Puts Nomad's own mounts in place. Returns the files that are bound.
-    fn place(&self, task: &TaskConfig, whole: &mut Map<String, Value>) -> Vec<(PathBuf, String)> {
+    /// Puts Nomad's own mounts in place. Returns the files that are bound, unless the job mounts something there.
+    fn place(
+        &self,
+        task: &TaskConfig,
+        options: &Map<String, Value>,
+        whole: &mut Map<String, Value>,
+    ) -> Vec<(PathBuf, String)> {
         let mut mounts = Vec::new();
         for (inside, name) in FOLDERS {
             let source = if name == "alloc" { self.allocation.join(name) } else { self.path.join(name) };
@@ -119,9 +124,15 @@ impl TaskFolder {
         let network = task.network_isolation_spec.as_ref();
         let resolver = task.dns.as_ref().and_then(resolver).map(|text| ("resolv.conf", text));
         let hosts = network.and_then(hosts).map(|text| ("hosts", text));
+        let asked = options.get("mount").and_then(Value::as_array).into_iter().flatten();
+        let asked = asked.filter_map(|mount| mount.get("target")?.as_str());
+        let taken: Vec<_> = asked.chain(task.mounts.iter().map(|mount| &*mount.task_path)).map(Path::new).collect();
         for (name, text) in resolver.into_iter().chain(hosts) {
-            let path = self.path.join(name);
-            mounts.push(json!({"source": path, "destination": format!("/etc/{name}"), "read_only": true}));
+            let (path, inside) = (self.path.join(name), Path::new("/etc").join(name));
+            if taken.contains(&&*inside) {
+                continue;
+            }
+            mounts.push(json!({"source": path, "destination": inside, "read_only": true}));
             files.push((path, text));
         }
         mounts.extend(task.mounts.iter().map(volume));

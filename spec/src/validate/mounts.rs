@@ -1,5 +1,6 @@
 //! The root, what is mounted in it, and devices.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{absolute, no_nul, no_parent, require};
@@ -26,9 +27,14 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
             format!("{size} is more than the task may use: memory.limit is {}", limit.unwrap_or(size))
         })?;
     }
+    let mut taken = BTreeMap::new();
     for (index, mount) in task.mounts.iter().enumerate() {
         let field = format!("mounts[{index}]");
         destination(&format!("{field}.destination"), &mount.destination)?;
+        if let Some(earlier) = taken.insert(&*mount.destination, index) {
+            let reason = format!("{} has a mount already (mounts[{earlier}])", mount.destination.display());
+            return Err(Invalid::new(format!("{field}.destination"), reason));
+        }
         match mount.kind {
             MountKind::Bind => bind(&field, mount)?,
             MountKind::Tmpfs => tmpfs(&field, mount)?,
@@ -152,8 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_place_can_be_mounted_on_twice() {
-        accepted(&mount("type = 'tmpfs'\ndestination = '/a'\n[[mounts]]\nsource = '/b'\ndestination = '/a'"));
+    fn a_place_has_one_mount() {
+        let after_tmpfs = |place: &str| {
+            mount(&format!("type = 'tmpfs'\ndestination = '/a'\n[[mounts]]\nsource = '/b'\ndestination = '{place}'"))
+        };
+        accepted(&after_tmpfs("/a/b"));
+        for place in ["/a", "/a/", "//a/."] {
+            refused(&after_tmpfs(place), "mounts[1].destination", "has a mount already (mounts[0])");
+        }
     }
 
     #[test]

@@ -20,13 +20,21 @@ pub fn volume(text: &str) -> std::result::Result<Mount, String> {
         return Err(format!("{source} is the name of a volume, and bowline has none; write the folder: ./{source}"));
     }
     let mut mount = bind(source, destination)?;
+    let mut writable = None;
     for option in parts.next().into_iter().flat_map(|options| options.split(',')) {
-        match option {
-            "ro" | "readonly" => mount.read_only = true,
-            "rw" => mount.read_only = false,
-            option => mount.propagation = Some(propagation(option)?),
+        let access = match option {
+            "ro" | "readonly" => false,
+            "rw" => true,
+            option => {
+                mount.propagation = Some(propagation(option)?);
+                continue;
+            }
+        };
+        if writable.replace(access).is_some_and(|earlier| earlier != access) {
+            return Err(format!("{text:?} is both ro and rw"));
         }
     }
+    mount.read_only = writable == Some(false);
     Ok(mount)
 }
 
@@ -189,6 +197,7 @@ mod tests {
         for bad in ["", "/a", ":/b", "/a:", "data:/b", "/a:b", "/a:/b/../c", "/a:/b:rx", "/a:/b:ro:rw", "/a:/b:"] {
             assert!(volume(bad).is_err(), "{bad:?}");
         }
+        assert_eq!(volume("/a:/b:ro,rw"), Err("\"/a:/b:ro,rw\" is both ro and rw".to_owned()));
     }
 
     #[test]

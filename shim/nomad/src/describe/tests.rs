@@ -101,7 +101,9 @@ fn a_groups_network_brings_its_namespace_hosts_and_resolver() {
         searches: vec!["a.example".to_owned(), "b.example".to_owned()],
         options: Vec::new(),
     };
-    let asked = TaskConfig { network_isolation_spec: Some(network), dns: Some(dns), ..task(&[]) };
+    let in_group =
+        |task: TaskConfig| TaskConfig { network_isolation_spec: Some(network.clone()), dns: Some(dns.clone()), ..task };
+    let asked = in_group(task(&[]));
     let Described { description, files, .. } = described(&asked, &Settings::default()).unwrap();
     assert_eq!(description.namespaces.network().to_string(), "/var/run/netns/1c2f");
     assert_eq!(description.hostname.as_deref(), Some("shop"));
@@ -110,6 +112,10 @@ fn a_groups_network_brings_its_namespace_hosts_and_resolver() {
     let bound: Vec<_> =
         description.mounts[3..].iter().map(|m| (m.destination.to_str().unwrap(), m.read_only)).collect();
     assert_eq!(bound, [("/etc/resolv.conf", true), ("/etc/hosts", true)]);
+    let own = map(&[("type", "tmpfs".into()), ("target", "/etc/hosts".into())]);
+    let asked = in_group(task(&[("mount", Packed::Array(vec![own]))]));
+    let Described { description, files, .. } = described(&asked, &Settings::default()).unwrap();
+    assert_eq!((files.len(), description.mounts[4].kind), (1, MountKind::Tmpfs));
 }
 
 #[test]

@@ -33,7 +33,10 @@ pub struct Configured {
 /// # Errors
 /// `NotFound` without a bundle; `BadSpec` naming the field of `config.json`.
 pub fn configure(task: &Task, folder: &Path, id: &TaskId) -> Result<Configured> {
-    let (mut spec, seccomp) = bundle::read(folder)?;
+    let (mut spec, seccomp) = bundle::read(folder).map_err(|error| match error.kind() == Kind::NotFound {
+        true => error.hint("a bundle is a folder with config.json; `bowline spec FILE` prints one"),
+        false => error,
+    })?;
     joined_users::complete(&mut spec)?;
     let in_user_namespace = Namespaces::of(&spec)?.in_user_namespace();
     if let Some(process) = spec.process_mut() {

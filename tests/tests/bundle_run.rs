@@ -284,6 +284,8 @@ fn what_is_no_bundle_or_says_it_twice_is_refused() {
         flags.iter().fold(of(&host, folder), |build, flag| build.flag(*flag)).assert_refused(code, parts);
     };
     refused(Path::new("/no/such/bundle"), &[], 125, &["/no/such/bundle"]);
+    let said = of(&host, Path::new("/no/such/bundle")).run().err();
+    assert!(said.ends_with("hint: a bundle is a folder with config.json; `bowline spec FILE` prints one"), "{said}");
     let empty = host.work().join("empty");
     fs::create_dir(&empty).expect("a new folder");
     refused(&empty, &[], 125, &["config.json"]);

@@ -311,8 +311,11 @@ impl Shim {
         request.id.clone_from(&self.id);
         match self.client.launch(patient(), &request).await {
             Ok(launched) => Ok(Ok(launched)),
-            Err(error) if from_status(&error).is_none() => Ok(Err(self.failed(&error).await)),
-            Err(error) => Err(self.failed(&error).await),
+            Err(error) => match from_status(&error) {
+                None => Ok(Err(self.failed(&error).await)),
+                // There is no task whose state a hint could name.
+                Some(told) => Err(told),
+            },
         }
     }
 

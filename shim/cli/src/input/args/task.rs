@@ -39,7 +39,7 @@ pub struct TaskArgs {
     /// The task's id [default: made up]
     #[arg(long, value_name = "ID")]
     pub name: Option<TaskId>,
-    /// Remove a task of that name first, as `rm -f` does
+    /// Remove a task of that name first, as `rm -f` does, even if the launch then fails
     #[arg(long)]
     pub replace: bool,
     /// A task description: TOML, or JSON if it ends in .json; - for stdin

@@ -99,9 +99,9 @@ pub struct Task {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<NameOrId>,
 
-    /// The root filesystem: an absolute path of a folder on the host. Without
-    /// one, the host view: read-only binds of the host's `/usr`, `/etc` and
-    /// the like, with private `/tmp`, `/dev`, `/proc` and `/sys`.
+    /// The root filesystem: an absolute path of a folder on the host, where missing mount points are made and stay.
+    /// Without one, the host view: read-only binds of the host's `/usr`, `/etc` and the like, with private `/tmp`,
+    /// `/dev`, `/proc` and `/sys`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rootfs: Option<PathBuf>,
     /// Whether the root itself is read-only: true by default for the host

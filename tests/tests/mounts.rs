@@ -171,6 +171,17 @@ fn later_mounts_lie_upon_earlier_ones() {
 }
 
 #[test]
+fn the_host_view_takes_no_new_mount_point_below_usr() {
+    let host = Host::new();
+    let file = host.file("conf", "");
+    let task = || host.task("true").flag(format!("--volume={}:/usr/no-such-folder/conf", file.display()));
+    task().assert_refused(125, &["cannot create /usr/no-such-folder/conf in the root filesystem"]);
+    let said = task().run().err();
+    assert!(said.contains("hint: mount over something that exists"), "{said}");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_second_mount_at_a_place_is_refused() {
     let host = Host::new();
     for second in ["--volume=/etc:/srv", "--tmpfs=/srv"] {

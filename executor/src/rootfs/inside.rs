@@ -158,7 +158,12 @@ impl<'a> Walk<'a> {
             fs::mkdirat(self.here(), part, Mode::from_raw_mode(0o755))
         };
         let what = || format!("cannot create {} in the root filesystem", self.path.display());
-        made.doing(Kind::BadSpec, what)?;
+        made.doing(Kind::BadSpec, what).map_err(|error| match made {
+            Err(Errno::ROFS) => error.hint(
+                "mount over something that exists, or below a folder of your own such as /work, or give a root with --rootfs",
+            ),
+            Ok(()) | Err(_) => error,
+        })?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         fs::openat(self.here(), part, flags, Mode::empty()).doing(Kind::BadSpec, what)
     }

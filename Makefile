@@ -434,7 +434,7 @@ $(DENY):
 	@scripts/need build
 	$(call tool,cargo-deny)
 
-## install   binaries, man pages, completions, units of systemd into $(DESTDIR)$(PREFIX), an AppArmor profile into $(DESTDIR)$(SYSCONFDIR); without cargo, binaries already built
+## install   binaries, man pages, completions, documentation, units of systemd into $(DESTDIR)$(PREFIX), an AppArmor profile into $(DESTDIR)$(SYSCONFDIR); without cargo, binaries already built
 .PHONY: install
 install: $(if $(and $(shell command -v cargo),$(if $(BUILT),,yes)),build)
 	install -d $(addprefix $(INSTALLED)/,bin $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
@@ -443,6 +443,9 @@ install: $(if $(and $(shell command -v cargo),$(if $(BUILT),,yes)),build)
 	$(EMULATOR) $(BIN)/bowline completions bash >$(INSTALLED)/$(BASH_COMPLETION)
 	$(EMULATOR) $(BIN)/bowline completions zsh >$(INSTALLED)/$(ZSH_COMPLETION)
 	$(EMULATOR) $(BIN)/bowline completions fish >$(INSTALLED)/$(FISH_COMPLETION)
+	install -d $(INSTALLED)/$(DOC)/docs
+	install -m 644 README.md CHANGELOG.md SECURITY.md LICENSE $(INSTALLED)/$(DOC)/
+	cp -r docs/. $(INSTALLED)/$(DOC)/docs
 	install -D -m 644 apparmor/bowline-default $(DESTDIR)$(SYSCONFDIR)/apparmor.d/bowline-default
 	install -d $(INSTALLED)/$(UNITS)
 	$(call units,$(PREFIX)/bin,$(INSTALLED)/$(UNITS))
@@ -453,6 +456,7 @@ for unit in systemd/*; do sed 's,@bindir@,$(1),' $$unit >$(2)/$${unit##*/} && ch
 endef
 
 INSTALLED = $(DESTDIR)$(PREFIX)
+DOC = share/doc/bowline
 MAN = share/man/man1
 UNITS = lib/systemd/system
 # Where each shell looks for what is not its own.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, eventually, patience, skip};
+use bowline_tests::harness::{Task, binary, eventually, patience, skip};
 use serde_json::Value;
 
 const BRIDGE: &str = "/sys/class/net/bowline-bridge";
@@ -380,5 +380,11 @@ fn plugins_that_are_missing_or_fail_are_told_and_nothing_is_left() {
         .toml(&failing)
         .flag("--network=bridge")
         .assert_refused(125, &["plugin bridge failed at ADD", "no room"]);
+    let mut without_iptables = host.command(binary("bowline"));
+    let file = host.file("failing.toml", &failing);
+    without_iptables.env("PATH", "/nowhere").args(["run", "--rm", "--network=bridge", "--name", &host.new_id()]);
+    without_iptables.arg("--file").arg(file).arg("/bin/true");
+    let said = host.execute(without_iptables).assert_code(125).err();
+    assert!(said.contains("hint: install iptables"), "{said}");
     host.assert_nothing_left();
 }

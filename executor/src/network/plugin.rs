@@ -13,12 +13,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::bounded_run::{self, Bounds, Said, told};
+use super::rules;
 use super::version::NEWEST;
 use crate::program::Program;
 use crate::watch::MARKER;
 
 /// How long a plugin may take unless the caller says otherwise: it may wait for a lock, or for a DHCP server.
 pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// Those of the standard plugins that run iptables.
+const RUN_IPTABLES: [&str; 3] = ["bridge", "firewall", "portmap"];
 
 /// The folders with the plugins, and how long each plugin may take.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +127,12 @@ impl Plugins<'_> {
             Ended::Unknown => "its end is not known".to_owned(),
         };
         if let Some(error) = failure_in(&said.answer) {
-            return Err(Failed { error: error.within(what()), orderly: true });
+            let error = error.within(what());
+            let error = match RUN_IPTABLES.contains(&kind) && rules::find("iptables").is_none() {
+                true => error.hint("install iptables, which this plugin runs"),
+                false => error,
+            };
+            return Err(Failed { error, orderly: true });
         }
         let said = if said.answer.is_empty() { &said.log } else { &said.answer };
         let said = if said.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(said)) };

@@ -92,7 +92,8 @@ fn removal_in(table: &str, bridge: &str) -> Vec<String> {
 }
 
 /// Where the program is that plugins would run too.
-fn find(program: &str) -> Option<PathBuf> {
+/// The program of this name in the PATH of plugins.
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = bounded_run::path();
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_absolute() && path.exists())
 }

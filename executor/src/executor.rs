@@ -482,7 +482,7 @@ impl Executor {
     /// # Errors
     /// `NotFound` when there never was a pause process.
     pub async fn pause_ended(&self) -> Result<PauseEnd> {
-        self.begun().await?.pause_processes.ended().await
+        self.begun().await?.pause_slot.ended().await
     }
 
     /// Ends the pause process; returns once it has ended.
@@ -490,7 +490,7 @@ impl Executor {
     /// # Errors
     /// As [`Executor::pause_ended`].
     pub async fn end_pause(&self) -> Result<PauseEnd> {
-        self.begun().await?.work("the end of the pause process", async |it| it.pause_processes.end().await).await
+        self.begun().await?.work("the end of the pause process", async |it| it.pause_slot.end().await).await
     }
 
     /// What is used in a cgroup that is not ours, and below it.

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::execs::BegunExec;
 use super::handles::{Dying, ExecHandles, SandboxHandles, TaskHandles};
 use super::launch_plan::LaunchPlan;
-use super::pause_processes::LivePauseProcess;
+use super::pause_slot::LivePauseProcess;
 use super::sandbox::Sandbox;
 use super::shim_cgroup::{self, Overhead};
 use super::supervisor::{Config, Leave, Supervisor};
@@ -155,10 +155,10 @@ impl Supervisor {
                 return refused(format!("task {id} is being created"));
             }
         }
-        let pause = self.pause_processes.0.borrow().as_deref().map(|paused| HandedProcess {
-            pid: paused.live.pid,
-            pidfd: Some(Fd::of(&paused.live.pidfd)),
-            end: paused.claim.end(),
+        let pause = self.pause_slot.0.borrow().as_deref().map(|process| HandedProcess {
+            pid: process.live.pid,
+            pidfd: Some(Fd::of(&process.live.pidfd)),
+            end: process.claim.end(),
         });
         Ok(Handed {
             shim: self.facts.look(Clone::clone),
@@ -187,7 +187,7 @@ impl Supervisor {
         if let Some(pause) = handed.pause {
             let (live, claim) = it.process(pause)?;
             let live = live.ok_or_else(|| Error::new(Kind::Damaged, "the pause process has no descriptor"))?;
-            *it.pause_processes.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
+            *it.pause_slot.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
         }
         if let Some(sandbox) = handed.sandbox {
             *it.sandbox.borrow_mut() = Some(Rc::new(sandbox.take(&it.layout)?));

@@ -41,7 +41,7 @@ mod launch_plan;
 mod launches;
 mod overview;
 mod pause_process;
-mod pause_processes;
+mod pause_slot;
 mod planning;
 mod remembering;
 mod sandbox;

@@ -56,7 +56,7 @@ impl Supervisor {
             boot_id: cgroup::boot(),
             shim: ShimFacts {
                 charged_in: self.overhead.charged_in(),
-                pause: self.pause_processes.facts(),
+                pause: self.pause_slot.facts(),
                 ..self.facts.look(Clone::clone)
             },
             sandbox: self.sandbox.borrow().as_ref().map(|sandbox| sandbox.facts.look(Clone::clone)),

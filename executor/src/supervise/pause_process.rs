@@ -13,7 +13,7 @@ use bowline_sys::proc_stat::{self, ProcStat};
 use tokio::time::timeout;
 
 use super::adoption::claim_by_pidfd;
-use super::pause_processes::LivePauseProcess;
+use super::pause_slot::LivePauseProcess;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use crate::cloning::Live;
@@ -26,7 +26,7 @@ impl Supervisor {
     /// Starts the pause process, in `entry` if that is given. Returns its pid once its namespaces are as wanted.
     pub async fn start_pause(&self, wanted: &PauseProcess, entry: Option<&Entry>) -> Result<i32> {
         let _turn = self.starting_pause_process.lock().await;
-        if self.pause_processes.get().is_ok_and(|paused| paused.claim.is_unreaped()) {
+        if self.pause_slot.get().is_ok_and(|process| process.claim.is_unreaped()) {
             return Err(Error::new(Kind::AlreadyExists, "there is a pause process here already"));
         }
         let expecting = self.children.expect();
@@ -37,7 +37,7 @@ impl Supervisor {
         drop(expecting);
         match starting.ready().await {
             Ok(()) => {
-                *self.pause_processes.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
+                *self.pause_slot.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
                 Ok(pid)
             }
             Err(error) => {
@@ -78,7 +78,7 @@ impl Supervisor {
     /// Writes the record that names the pause process, which outlives the shim from then on.
     fn record_pause(&self, sandbox: &Sandbox) -> Result<()> {
         sandbox.keep_record()?;
-        self.pause_processes.get()?.outlive_shim();
+        self.pause_slot.get()?.outlive_shim();
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl Supervisor {
         };
         sandbox.handles.borrow_mut().pids = Some(pids_of_process(live.pid)?);
         let claim = claim_by_pidfd(&live)?;
-        *self.pause_processes.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
+        *self.pause_slot.0.borrow_mut() = Some(Rc::new(LivePauseProcess { live, claim }));
         Ok(())
     }
 
@@ -118,13 +118,13 @@ impl Supervisor {
             return Ok(());
         }
         let _turn = sandbox.renewing_pids.lock().await;
-        let paused = self.pause_processes.get()?;
-        if paused.claim.is_unreaped() && !ends(&paused.live)? {
+        let process = self.pause_slot.get()?;
+        if process.claim.is_unreaped() && !ends(&process.live)? {
             return Ok(());
         }
         let id = sandbox.id();
         // It ends after all others in its namespace.
-        let renewed = match timeout(ENDS_WITHIN, paused.claim.ended()).await {
+        let renewed = match timeout(ENDS_WITHIN, process.claim.ended()).await {
             Ok(_) => self.start_another_pause(sandbox).await,
             Err(_) => Err(Error::new(Kind::Timeout, "what was killed with the one before does not end")),
         };
@@ -140,7 +140,7 @@ impl Supervisor {
         sandbox.handles.borrow_mut().pids.take();
         sandbox.facts.change(|SandboxFacts { record, .. }| (record.pause_pid, record.pause_started) = (None, None));
         // Without one there is nothing to end.
-        let _ = self.pause_processes.end().await;
+        let _ = self.pause_slot.end().await;
     }
 
     /// The path through which members join the pid namespace, if they share one.

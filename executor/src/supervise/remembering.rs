@@ -44,8 +44,8 @@ impl Supervisor {
                 let mut wait = FIRST_TRY;
                 while sandbox.facts.look(|facts| facts.life.is_there()) {
                     if sandbox.keep_record().is_ok() {
-                        if let Ok(paused) = supervisor.pause_processes.get() {
-                            paused.outlive_shim();
+                        if let Ok(process) = supervisor.pause_slot.get() {
+                            process.outlive_shim();
                         }
                         return;
                     }

@@ -34,7 +34,7 @@ use crate::waits;
 use crate::watched_value::Known;
 
 use super::children::{Children, Signal as Incoming};
-use super::pause_processes::PauseProcesses;
+use super::pause_slot::PauseSlot;
 use super::sandbox::Sandbox;
 use super::shim_cgroup::{Overhead, SETTLED, ShimCgroup};
 use super::task::Task;
@@ -110,7 +110,7 @@ pub(crate) struct Supervisor {
     pub(super) journal: Option<RefCell<Journal>>,
     /// Huge page sizes, read at the first request for statistics.
     pub(super) page_sizes: OnceCell<Vec<String>>,
-    pub(crate) pause_processes: PauseProcesses,
+    pub(crate) pause_slot: PauseSlot,
     /// Held while a pause process starts: there is at most one.
     pub(super) starting_pause_process: Mutex<()>,
 }
@@ -158,7 +158,7 @@ impl Supervisor {
             sandbox: RefCell::default(),
             journal,
             page_sizes: OnceCell::new(),
-            pause_processes: PauseProcesses::default(),
+            pause_slot: PauseSlot::default(),
             starting_pause_process: Mutex::default(),
         }
     }
@@ -167,7 +167,7 @@ impl Supervisor {
     /// without having launched any. Needs a `LocalSet`.
     pub async fn run(self: &Rc<Self>) -> Result<()> {
         let served = self.serve().await;
-        self.pause_processes.leave(&self.children).await;
+        self.pause_slot.leave(&self.children).await;
         self.overhead.end(&self.layout);
         served
     }

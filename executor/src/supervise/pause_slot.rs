@@ -17,7 +17,7 @@ use crate::worker;
 
 /// The current pause process, or the last one.
 #[derive(Default)]
-pub struct PauseProcesses(pub(super) RefCell<Option<Rc<LivePauseProcess>>>);
+pub struct PauseSlot(pub(super) RefCell<Option<Rc<LivePauseProcess>>>);
 
 /// A pause process; it lives until `claim` has its end.
 pub(super) struct LivePauseProcess {
@@ -44,7 +44,7 @@ impl LivePauseProcess {
     }
 }
 
-impl PauseProcesses {
+impl PauseSlot {
     pub(super) fn get(&self) -> Result<Rc<LivePauseProcess>> {
         let one = self.0.borrow().clone();
         one.ok_or_else(|| Error::new(Kind::NotFound, "there is no pause process here"))
@@ -52,9 +52,9 @@ impl PauseProcesses {
 
     /// The facts about the pause process, if there is or was one.
     pub fn facts(&self) -> Option<PauseProcessFacts> {
-        let paused = self.get().ok()?;
-        let end = paused.claim.end();
-        Some(PauseProcessFacts { pid: end.is_none().then_some(paused.claim.pid), end })
+        let process = self.get().ok()?;
+        let end = process.claim.end();
+        Some(PauseProcessFacts { pid: end.is_none().then_some(process.claim.pid), end })
     }
 
     /// Waits until the pause process has ended.
@@ -71,12 +71,12 @@ impl PauseProcesses {
 
     /// Like [`Self::end`], after the loop has ended: reaps the process itself.
     pub async fn leave(&self, children: &Children) {
-        let Ok(paused) = self.get() else { return };
-        if !paused.claim.is_unreaped() {
+        let Ok(process) = self.get() else { return };
+        if !process.claim.is_unreaped() {
             return;
         }
-        paused.end();
-        if let Ok(pidfd) = paused.live.pidfd.try_clone() {
+        process.end();
+        if let Ok(pidfd) = process.live.pidfd.try_clone() {
             worker::ended(pidfd).await;
         }
         children.sweep();

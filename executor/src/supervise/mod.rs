@@ -45,7 +45,7 @@ mod pause_slot;
 mod planning;
 mod remembering;
 mod sandbox;
-mod sandboxes;
+mod sandbox_requests;
 mod shim_cgroup;
 mod supervisor;
 mod task;

@@ -65,20 +65,20 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_happens_an_exec_that_is_killed_runs_no_more_and_can_end(
-            events in prop::collection::vec(
+            triggers in prop::collection::vec(
                 prop::sample::select(vec![Trigger::Executed, Trigger::Deadline, Trigger::Ended, Trigger::Told]), 0..12,
             ),
         ) {
             let mut life = Life::default();
-            for event in &events {
+            for trigger in &triggers {
                 let before = life;
-                life.on(*event);
+                life.on(*trigger);
                 prop_assert!(before != Life::Killing || life != Life::Running);
                 prop_assert!(!before.has_ended() || life.has_ended());
                 prop_assert!(before != Life::Told || life == Life::Told);
                 prop_assert!(life != Life::Told || before.has_ended());
             }
-            prop_assert_eq!(life.has_ended(), events.contains(&Trigger::Ended));
+            prop_assert_eq!(life.has_ended(), triggers.contains(&Trigger::Ended));
             life.on(Trigger::Ended);
             life.on(Trigger::Told);
             prop_assert_eq!(life, Life::Told);

@@ -97,7 +97,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_happens_a_sandbox_can_be_removed_and_is_gone_for_good(
-            events in prop::collection::vec(
+            triggers in prop::collection::vec(
                 prop::sample::select(vec![
                     Trigger::Made,
                     Trigger::Remove { by_force: false },
@@ -110,17 +110,17 @@ mod tests {
             ),
         ) {
             let (mut life, mut apart) = (Life::default(), false);
-            for event in events {
+            for trigger in triggers {
                 let before = life;
-                let changed = life.on(event);
+                let changed = life.on(trigger);
                 prop_assert_eq!(changed, life != before);
                 prop_assert!(before != Life::Gone || life == Life::Gone);
                 prop_assert!(!life.is_forced() || life.is_going());
                 apart |= life == Life::Dismantling;
                 prop_assert!(!apart || life != Life::Ready, "nobody joins what was taken apart");
             }
-            for event in [Trigger::Made, Trigger::Remove { by_force: true }, Trigger::Dismantle, Trigger::Removed] {
-                life.on(event);
+            for trigger in [Trigger::Made, Trigger::Remove { by_force: true }, Trigger::Dismantle, Trigger::Removed] {
+                life.on(trigger);
             }
             prop_assert_eq!(life, Life::Gone);
         }

@@ -85,23 +85,24 @@ mod tests {
     proptest! {
         #[test]
         fn it_leaves_in_the_end_whatever_has_happened_and_never_before_what_it_does(
-            events in prop::collection::vec(
+            triggers in prop::collection::vec(
                 prop::sample::select(vec![Trigger::Begun, Trigger::Done, Trigger::Last, Trigger::ManagerGone, Trigger::Leave]),
                 0..40,
             ),
         ) {
             let (mut life, mut busy, mut wanted) = (Life::default(), 0_usize, false);
-            for event in events {
-                if event == Trigger::Done && busy == 0 {
+            for trigger in triggers {
+                if trigger == Trigger::Done && busy == 0 {
                     continue;
                 }
-                wanted |= matches!(event, Trigger::Last | Trigger::Leave) || (event == Trigger::ManagerGone && life == Life::Idle);
-                busy = match event {
+                wanted |= matches!(trigger, Trigger::Last | Trigger::Leave)
+                    || (trigger == Trigger::ManagerGone && life == Life::Idle);
+                busy = match trigger {
                     Trigger::Begun => busy + 1,
                     Trigger::Done => busy - 1,
                     Trigger::Last | Trigger::ManagerGone | Trigger::Leave => busy,
                 };
-                life.on(event);
+                life.on(trigger);
                 prop_assert_eq!(life.is_over(), busy == 0 && wanted);
             }
             life.on(Trigger::Leave);

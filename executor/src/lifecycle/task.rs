@@ -346,10 +346,10 @@ mod tests {
         StopPlan::new(Signal::TERM, Duration::from_secs(grace), now)
     }
 
-    fn after(events: &[Trigger]) -> Life {
+    fn after(triggers: &[Trigger]) -> Life {
         let mut life = Life::Starting;
-        for event in events {
-            life.on(*event).expect("it has a place");
+        for trigger in triggers {
+            life.on(*trigger).expect("it has a place");
         }
         life
     }
@@ -410,7 +410,7 @@ mod tests {
     ];
     const UNDONE: [Trigger; 5] = [Trigger::Failed, Trigger::Reaped, Trigger::Done, Trigger::Remove, Trigger::Removed];
 
-    fn events() -> impl Strategy<Value = Vec<Trigger>> {
+    fn triggers() -> impl Strategy<Value = Vec<Trigger>> {
         let now = Moment::now();
         let stops = (0..3_u64, 0..3_u64)
             .prop_map(move |(grace, late)| Trigger::Stop(plan(grace, now), now.after(Duration::from_secs(late))));
@@ -430,34 +430,36 @@ mod tests {
             Trigger::Remove,
             Trigger::Removed,
         ]);
-        let event = prop_oneof![1 => stops, 1 => ticks, 4 => plain];
-        prop::collection::vec(event, 0..40)
+        let trigger = prop_oneof![1 => stops, 1 => ticks, 4 => plain];
+        prop::collection::vec(trigger, 0..40)
     }
 
     proptest! {
         #[test]
-        fn whatever_has_happened_a_task_can_be_seen_off_or_undone_and_forgotten(events in events(), fails in any::<bool>()) {
+        fn whatever_has_happened_a_task_can_be_seen_off_or_undone_and_forgotten(
+            triggers in triggers(), fails in any::<bool>()
+        ) {
             let mut life = Life::Starting;
-            for event in events {
-                let _ = life.on(event);
+            for trigger in triggers {
+                let _ = life.on(trigger);
             }
             let end: &[Trigger] = if fails { &UNDONE } else { &SEEN_OFF };
-            for event in end.iter().chain(&SEEN_OFF) {
-                let _ = life.on(*event);
+            for trigger in end.iter().chain(&SEEN_OFF) {
+                let _ = life.on(*trigger);
             }
             prop_assert_eq!(life, Life::Removed);
         }
 
         #[test]
-        fn an_exit_is_reported_once_and_never_of_a_launch_that_failed(events in events()) {
+        fn an_exit_is_reported_once_and_never_of_a_launch_that_failed(triggers in triggers()) {
             let mut life = Life::Starting;
             let (mut reported, mut told, mut failed, mut reaped) = (0, 0, 0, 0);
-            for event in events {
-                let done = life.on(event).is_ok();
-                reported += usize::from(done && event == Trigger::Reported);
-                told += usize::from(done && event == Trigger::Told);
-                failed += usize::from(done && event == Trigger::Failed);
-                reaped += usize::from(done && event == Trigger::Reaped);
+            for trigger in triggers {
+                let done = life.on(trigger).is_ok();
+                reported += usize::from(done && trigger == Trigger::Reported);
+                told += usize::from(done && trigger == Trigger::Told);
+                failed += usize::from(done && trigger == Trigger::Failed);
+                reaped += usize::from(done && trigger == Trigger::Reaped);
             }
             prop_assert!(reported <= 1 && told <= reported && failed <= 1 && reaped <= 1);
             prop_assert!(failed == 0 || reported == 0);
@@ -465,11 +467,11 @@ mod tests {
         }
 
         #[test]
-        fn a_refused_event_changes_nothing_and_the_dead_stay_dead(events in events()) {
+        fn a_refused_trigger_changes_nothing_and_the_dead_stay_dead(triggers in triggers()) {
             let mut life = Life::Starting;
-            for event in events {
+            for trigger in triggers {
                 let before = life;
-                let outcome = life.on(event);
+                let outcome = life.on(trigger);
                 if outcome.is_err() {
                     prop_assert_eq!(life, before);
                 }
@@ -480,12 +482,13 @@ mod tests {
         }
 
         #[test]
-        fn who_was_told_to_end_is_killed_when_the_time_has_come(events in events()) {
+        fn who_was_told_to_end_is_killed_when_the_time_has_come(triggers in triggers()) {
             let mut life = Life::Starting;
             let (mut stopped, mut killed) = (false, false);
-            for event in events {
-                let action = life.on(event);
-                stopped |= matches!((event, action.as_ref()), (Trigger::Stop(..) | Trigger::Kill | Trigger::Failed, Ok(_)));
+            for trigger in triggers {
+                let action = life.on(trigger);
+                let ends = matches!(trigger, Trigger::Stop(..) | Trigger::Kill | Trigger::Failed);
+                stopped |= ends && action.is_ok();
                 killed |= action == Ok(Action::Kill);
             }
             let late = Moment::now().after(Duration::from_secs(3600));

@@ -260,12 +260,12 @@ impl Supervisor {
         }
         // Until the exec is reaped, its pid cannot be reused.
         let named = request.name.is_some() && claim.is_unreaped();
-        let event = if pumps.is_some() { Trigger::Executed } else { Trigger::Deadline };
+        let trigger = if pumps.is_some() { Trigger::Executed } else { Trigger::Deadline };
         if let Some(handles) = task.handles.borrow_mut().execs.get_mut(&number) {
             handles.pidfd = if named { sys::pidfd_open(pid).ok() } else { None };
             handles.pumps = pumps.map(Rc::new);
         }
-        task.exec_begins(number, event);
+        task.exec_begins(number, trigger);
         Ok(())
     }
 
@@ -452,17 +452,17 @@ impl Task {
     }
 
     /// Records that the exec's program was executed, or that its deadline passed before.
-    fn exec_begins(&self, number: u64, event: Trigger) {
+    fn exec_begins(&self, number: u64, trigger: Trigger) {
         self.facts.change(|facts| {
             if let Some(exec) = facts.execs.get_mut(&number) {
-                exec.life.on(event);
+                exec.life.on(trigger);
                 exec.started_at = Some(Timestamp::now());
             }
         });
     }
 
-    fn exec_comes_to(&self, number: u64, event: Trigger) {
-        self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(event)));
+    fn exec_comes_to(&self, number: u64, trigger: Trigger) {
+        self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(trigger)));
     }
 
     /// Records that an exec was cloned, and keeps the claim that reports its end. Returns its deadline.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   SIGCHLD ─► sweep ─┐
-//!   deadlines ────────┼─► Life::on(event) ─► Action ─► pidfd, cgroup, files
+//!   deadlines ────────┼─► Life::on(trigger) ─► Action ─► pidfd, cgroup, files
 //!   calls ────────────┘
 //! ```
 //!

@@ -67,8 +67,8 @@ impl Sandbox {
     }
 
     /// Applies a trigger to the sandbox's life. Returns whether the trigger has a place in its state.
-    pub(super) fn happen(&self, event: Trigger) -> bool {
-        self.facts.change(|facts| facts.life.on(event))
+    pub(super) fn happen(&self, trigger: Trigger) -> bool {
+        self.facts.change(|facts| facts.life.on(trigger))
     }
 
     pub(super) fn life(&self) -> Life {

@@ -284,8 +284,8 @@ impl Supervisor {
     }
 
     /// Applies a trigger to the shim's life and wakes the loop.
-    pub(super) fn happen(&self, event: shim::Trigger) {
-        self.facts.change(|facts| facts.life.on(event));
+    pub(super) fn happen(&self, trigger: shim::Trigger) {
+        self.facts.change(|facts| facts.life.on(trigger));
         self.changed.notify_one();
     }
 

@@ -236,10 +236,10 @@ impl Task {
     }
 
     /// Applies a trigger to the task's life, and performs the action that follows.
-    pub fn happen(self: &Rc<Self>, layout: &Rc<Layout>, event: Trigger) -> Result<()> {
+    pub fn happen(self: &Rc<Self>, layout: &Rc<Layout>, trigger: Trigger) -> Result<()> {
         let action = self.facts.change(|facts| {
             let before = facts.life;
-            let action = facts.life.on(event);
+            let action = facts.life.on(trigger);
             if facts.life != before {
                 facts.steps += 1;
                 facts.step_due = None;

@@ -150,7 +150,7 @@ pub use init_program::may_have_run;
 pub use io::{Attachment, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
-pub use manager_events::{ManagerEvent, Teller, Told};
+pub use manager_events::{EventSink, ManagerEvent, TaskEvent};
 pub use member::Member;
 pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};
 pub use pause_process::{Net as PauseNet, PauseProcess};

@@ -14,11 +14,11 @@ use jiff::Timestamp;
 use crate::report::ExitReport;
 
 /// The receiver of events. It must not block, nor ask the executor and wait.
-pub struct Teller(Box<dyn Fn(Told)>);
+pub struct EventSink(Box<dyn Fn(TaskEvent)>);
 
 /// An event of a task.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct TaskEvent {
     /// The id of the task.
     pub id: TaskId,
     /// What has happened to the task.
@@ -76,19 +76,19 @@ pub enum ManagerEvent {
     },
 }
 
-impl Teller {
-    /// Creates a teller that calls `told` with each event.
-    pub fn new(told: impl Fn(Told) + 'static) -> Teller {
-        Teller(Box::new(told))
+impl EventSink {
+    /// Creates a sink that calls `take` with each event.
+    pub fn new(take: impl Fn(TaskEvent) + 'static) -> EventSink {
+        EventSink(Box::new(take))
     }
 
     pub(crate) fn tell(&self, id: &TaskId, what: ManagerEvent) {
-        (self.0)(Told { id: id.clone(), what });
+        (self.0)(TaskEvent { id: id.clone(), what });
     }
 }
 
-impl fmt::Debug for Teller {
+impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Teller")
+        f.write_str("EventSink")
     }
 }

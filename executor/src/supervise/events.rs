@@ -56,16 +56,16 @@ impl Supervisor {
 
     /// Reports an event to the manager, if one receives events, unless the task's end is reported already.
     pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> ManagerEvent) {
-        if let Some(teller) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_reported())) {
-            teller.tell(&task.id, what());
+        if let Some(sink) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_reported())) {
+            sink.tell(&task.id, what());
         }
     }
 
     /// Reports an exec to the manager, because a caller may wait for it. This comes after the task's end if the
     /// exec is so deep in the kernel that the end did not wait for it.
     pub(super) fn tell_of_exec(&self, task: &Task, what: ManagerEvent) {
-        if let Some(teller) = &self.config.tell {
-            teller.tell(&task.id, what);
+        if let Some(sink) = &self.config.tell {
+            sink.tell(&task.id, what);
         }
     }
 
@@ -123,9 +123,9 @@ impl Supervisor {
 
     /// Reports the task's end to the manager.
     pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
-        if let Some(teller) = &self.config.tell {
+        if let Some(sink) = &self.config.tell {
             let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
-            teller.tell(&task.id, ManagerEvent::Exited { pid, report: Box::new(report.clone()) });
+            sink.tell(&task.id, ManagerEvent::Exited { pid, report: Box::new(report.clone()) });
         }
     }
 

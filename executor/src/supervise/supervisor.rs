@@ -23,7 +23,7 @@ use crate::inheritance::InheritedLimits;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
-use crate::manager_events::{ManagerEvent, Teller};
+use crate::manager_events::{EventSink, ManagerEvent};
 use crate::pages;
 use crate::report::{ExitReport, StoppedBy};
 use crate::request::{Process, TaskState};
@@ -53,7 +53,7 @@ pub struct Config {
     /// What makes the shim leave; the end of its last task by default.
     pub leave: Leave,
     /// Receives the events of the shim's tasks. `None` writes them to the journal in the state folder.
-    pub tell: Option<Teller>,
+    pub tell: Option<EventSink>,
     /// The limits that tasks get where their description names none.
     pub limits: InheritedLimits,
     /// Where `bowline-init` is, which by default is above the command of a task with the host view. Without it such a
@@ -106,7 +106,7 @@ pub(crate) struct Supervisor {
     pub(super) overhead: Overhead,
     /// The sandbox that the tasks are members of, if this is a sandbox's shim.
     pub(super) sandbox: RefCell<Option<Rc<Sandbox>>>,
-    /// The event journal; `None` if a teller receives the events instead.
+    /// The event journal; `None` if an event sink receives the events instead.
     pub(super) journal: Option<RefCell<Journal>>,
     /// Huge page sizes, read at the first request for statistics.
     pub(super) page_sizes: OnceCell<Vec<String>>,

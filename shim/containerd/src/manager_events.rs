@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use protobuf::MessageField;
 use protobuf::well_known_types::timestamp::Timestamp as WireTimestamp;
 
-use bowline_executor::{ManagerEvent, Told};
+use bowline_executor::{ManagerEvent, TaskEvent};
 
 use super::containers::{Containers, Exit};
 use super::publisher::Publisher;
@@ -18,9 +18,9 @@ use super::publisher::Publisher;
 pub const KILLED: i32 = 137;
 
 /// Records and publishes one event.
-pub fn happened(containers: &Containers, publisher: &Publisher, told: Told) {
-    let id = told.id.to_string();
-    match told.what {
+pub fn happened(containers: &Containers, publisher: &Publisher, event: TaskEvent) {
+    let id = event.id.to_string();
+    match event.what {
         ManagerEvent::Created { pid } => {
             let created = containers.with(&id, |container| {
                 container.init.pid = pid.cast_unsigned();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{
-    Config, Executor, Folder, Handed as HandedTasks, InheritedLimits, Leave, Result, ShimCgroup, StateDir, Teller,
+    Config, EventSink, Executor, Folder, Handed as HandedTasks, InheritedLimits, Leave, Result, ShimCgroup, StateDir,
     serve as run_executor, serve_on,
 };
 
@@ -62,7 +62,7 @@ pub fn run(invocation: Invocation, begin: Begin) -> Result<()> {
     let containers = Arc::new(containers);
     let tell = {
         let (containers, events) = (containers.clone(), events.clone());
-        Teller::new(move |told| manager_events::happened(&containers, &events, told))
+        EventSink::new(move |event| manager_events::happened(&containers, &events, event))
     };
     let systemd = Systemd::by(&invocation.bowline);
     let config = Config {

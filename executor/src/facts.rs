@@ -359,8 +359,8 @@ pub struct ExecFacts {
 
 impl ExecFacts {
     /// Whether the end was reported to everybody who must know; for a health check nobody must.
-    pub fn is_told(&self) -> bool {
-        self.by == AskedBy::Check || self.life == exec::Life::Told
+    pub fn is_exit_published(&self) -> bool {
+        self.by == AskedBy::Check || self.life == exec::Life::ExitPublished
     }
 }
 

@@ -1,7 +1,7 @@
 //! An exec's life, from its request until its end is reported; then it is forgotten.
 //!
 //! ```text
-//!   Starting ─► Running ─► Ended ─► Told
+//!   Starting ─► Running ─► Ended ─► ExitPublished
 //!       │          ▼         ▲
 //!       └──────► Killing ────┘
 //! ```
@@ -21,7 +21,8 @@ pub enum Life {
     /// It was reaped, or there was nothing to reap; the rest of its output is being read.
     Ended,
     /// Its end was reported, and its outcome is ready for its caller.
-    Told,
+    #[serde(rename = "told")]
+    ExitPublished,
 }
 
 /// What happens to an exec.
@@ -32,7 +33,7 @@ pub enum Trigger {
     /// It was reaped, or could not be started, or the killed processes take too long to die.
     Ended,
     /// Its end was reported.
-    Told,
+    ExitPublished,
 }
 
 impl Life {
@@ -42,17 +43,17 @@ impl Life {
             (Life::Starting, Trigger::Executed) => Life::Running,
             (Life::Starting | Life::Running, Trigger::Deadline) => Life::Killing,
             (Life::Starting | Life::Running | Life::Killing, Trigger::Ended) => Life::Ended,
-            (Life::Ended, Trigger::Told) => Life::Told,
-            (Life::Running | Life::Killing | Life::Ended | Life::Told, Trigger::Executed)
-            | (Life::Killing | Life::Ended | Life::Told, Trigger::Deadline)
-            | (Life::Ended | Life::Told, Trigger::Ended)
-            | (Life::Starting | Life::Running | Life::Killing | Life::Told, Trigger::Told) => *self,
+            (Life::Ended, Trigger::ExitPublished) => Life::ExitPublished,
+            (Life::Running | Life::Killing | Life::Ended | Life::ExitPublished, Trigger::Executed)
+            | (Life::Killing | Life::Ended | Life::ExitPublished, Trigger::Deadline)
+            | (Life::Ended | Life::ExitPublished, Trigger::Ended)
+            | (Life::Starting | Life::Running | Life::Killing | Life::ExitPublished, Trigger::ExitPublished) => *self,
         };
     }
 
     /// Whether it was reaped, or is no longer waited for.
     pub fn has_ended(self) -> bool {
-        matches!(self, Life::Ended | Life::Told)
+        matches!(self, Life::Ended | Life::ExitPublished)
     }
 }
 
@@ -66,7 +67,8 @@ mod tests {
         #[test]
         fn whatever_happens_an_exec_that_is_killed_runs_no_more_and_can_end(
             triggers in prop::collection::vec(
-                prop::sample::select(vec![Trigger::Executed, Trigger::Deadline, Trigger::Ended, Trigger::Told]), 0..12,
+                prop::sample::select(vec![Trigger::Executed, Trigger::Deadline, Trigger::Ended, Trigger::ExitPublished]),
+                0..12,
             ),
         ) {
             let mut life = Life::default();
@@ -75,13 +77,13 @@ mod tests {
                 life.on(*trigger);
                 prop_assert!(before != Life::Killing || life != Life::Running);
                 prop_assert!(!before.has_ended() || life.has_ended());
-                prop_assert!(before != Life::Told || life == Life::Told);
-                prop_assert!(life != Life::Told || before.has_ended());
+                prop_assert!(before != Life::ExitPublished || life == Life::ExitPublished);
+                prop_assert!(life != Life::ExitPublished || before.has_ended());
             }
             prop_assert_eq!(life.has_ended(), triggers.contains(&Trigger::Ended));
             life.on(Trigger::Ended);
-            life.on(Trigger::Told);
-            prop_assert_eq!(life, Life::Told);
+            life.on(Trigger::ExitPublished);
+            prop_assert_eq!(life, Life::ExitPublished);
         }
     }
 }

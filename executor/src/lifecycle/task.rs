@@ -5,8 +5,8 @@
 //!      │  │        │          │           │
 //!      │  └────────┴──────────┼───────────┴──► Stopping, Killing
 //!      ▼ its launch fails     ▼ init is reaped, from any of these
-//!   Undoing               Reaped ─► Exited ─► Reported ─► Told ─┐
-//!      └─► Undone ──────────────────────────────────────────────┴─► Over ─► Removing ─► Removed
+//!   Undoing               Reaped ─► Exited ─► ReportMade ─► ExitPublished ─┐
+//!      └─► Undone ─────────────────────────────────────────────────────────┴─► Over ─► Removing ─► Removed
 //! ```
 
 use bowline_error::{Error, Kind, Result};
@@ -38,9 +38,11 @@ pub enum Life {
     /// Its remaining processes are being killed, and its report is being made.
     Exited,
     /// Its report is made: only its exit is still to be reported.
-    Reported,
+    #[serde(rename = "reported")]
+    ReportMade,
     /// Callers that wait know of its exit.
-    Told,
+    #[serde(rename = "told")]
+    ExitPublished,
     /// The processes of its failed launch have ended.
     Undone,
     /// Everything that its end requires is done.
@@ -73,9 +75,9 @@ pub enum Trigger {
     /// Operations on init that were under way are over.
     Exited,
     /// The report is made, but nobody was told yet.
-    Reported,
+    ReportMade,
     /// The exit was reported to the manager, and waiting callers can get it.
-    Told,
+    ExitPublished,
     /// Everything that its end requires is done.
     Done,
     Remove,
@@ -185,75 +187,79 @@ impl Life {
                 (Reaped(Status::Stopping), if plan.kills_at_once(now) { Action::Kill } else { Action::Nothing })
             }
             (Reaped(_), Trigger::Exited) => (Exited, Action::Nothing),
-            (Exited, Trigger::Reported) => (Reported, Action::Nothing),
-            (Reported, Trigger::Told) => (Told, Action::Nothing),
-            (Told | Undone, Trigger::Done) => (Over, Action::Nothing),
+            (Exited, Trigger::ReportMade) => (ReportMade, Action::Nothing),
+            (ReportMade, Trigger::ExitPublished) => (ExitPublished, Action::Nothing),
+            (ExitPublished | Undone, Trigger::Done) => (Over, Action::Nothing),
             (Over | Removing, Trigger::Remove) => (Removing, Action::Nothing),
             (Over | Removing, Trigger::Removed) => (Removed, Action::Nothing),
 
             // Ending what has ended is what was wanted.
-            (Exited | Reported | Told | Undone | Over | Removing | Removed, Trigger::Stop(..) | Trigger::Kill) => {
-                (*self, Action::Nothing)
-            }
+            (
+                Exited | ReportMade | ExitPublished | Undone | Over | Removing | Removed,
+                Trigger::Stop(..) | Trigger::Kill,
+            ) => (*self, Action::Nothing),
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
-                | Reported | Told | Undone | Over | Removing | Removed,
+                | ReportMade | ExitPublished | Undone | Over | Removing | Removed,
                 Trigger::Tick(_),
             ) => (*self, Action::Nothing),
 
             (
-                Starting | Created | Paused | Stopping(_) | Exited | Reported | Told | Undone | Over | Removing
-                | Removed,
+                Starting | Created | Paused | Stopping(_) | Exited | ReportMade | ExitPublished | Undone | Over
+                | Removing | Removed,
                 Trigger::Pause,
             ) => {
                 return Err(self.refuses("paused"));
             }
             (
-                Starting | Created | Running | Stopping(_) | Exited | Reported | Told | Undone | Over | Removing
-                | Removed,
+                Starting | Created | Running | Stopping(_) | Exited | ReportMade | ExitPublished | Undone | Over
+                | Removing | Removed,
                 Trigger::Resume,
             ) => return Err(self.refuses("resumed")),
             (
-                Running | Paused | Stopping(_) | Undoing | Exited | Reported | Told | Undone | Over | Removing
-                | Removed,
+                Running | Paused | Stopping(_) | Undoing | Exited | ReportMade | ExitPublished | Undone | Over
+                | Removing | Removed,
                 Trigger::Started,
             ) => {
                 return Err(self.refuses("started"));
             }
             (
-                Created | Running | Paused | Stopping(_) | Undoing | Reaped(_) | Exited | Reported | Told | Undone
-                | Over | Removing | Removed,
+                Created | Running | Paused | Stopping(_) | Undoing | Reaped(_) | Exited | ReportMade | ExitPublished
+                | Undone | Over | Removing | Removed,
                 Trigger::SetUp,
             ) => return Err(self.refuses("set up")),
-            (Undoing | Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Trigger::Failed) => {
+            (
+                Undoing | Reaped(_) | Exited | ReportMade | ExitPublished | Undone | Over | Removing | Removed,
+                Trigger::Failed,
+            ) => {
                 return Err(self.refuses("undone"));
             }
-            (Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Trigger::Reaped) => {
+            (Reaped(_) | Exited | ReportMade | ExitPublished | Undone | Over | Removing | Removed, Trigger::Reaped) => {
                 return Err(self.refuses("reaped"));
             }
             (
-                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Exited | Reported | Told
-                | Undone | Over | Removing | Removed,
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Exited | ReportMade
+                | ExitPublished | Undone | Over | Removing | Removed,
                 Trigger::Exited,
             ) => return Err(self.refuses("seen off")),
             (
-                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Reported
-                | Told | Undone | Over | Removing | Removed,
-                Trigger::Reported,
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | ReportMade
+                | ExitPublished | Undone | Over | Removing | Removed,
+                Trigger::ReportMade,
             )
             | (
-                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited | Told
-                | Undone | Over | Removing | Removed,
-                Trigger::Told,
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
+                | ExitPublished | Undone | Over | Removing | Removed,
+                Trigger::ExitPublished,
             ) => return Err(self.refuses("reported")),
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
-                | Reported | Over | Removing | Removed,
+                | ReportMade | Over | Removing | Removed,
                 Trigger::Done,
             ) => return Err(self.refuses("done with")),
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
-                | Reported | Told | Undone | Removed,
+                | ReportMade | ExitPublished | Undone | Removed,
                 Trigger::Remove | Trigger::Removed,
             ) => return Err(self.refuses("removed")),
         };
@@ -269,9 +275,13 @@ impl Life {
             Life::Paused => Status::Paused,
             Life::Stopping(_) | Life::Undoing => Status::Stopping,
             Life::Killing(was) | Life::Reaped(was) => was,
-            Life::Exited | Life::Reported | Life::Told | Life::Undone | Life::Over | Life::Removing | Life::Removed => {
-                Status::Exited
-            }
+            Life::Exited
+            | Life::ReportMade
+            | Life::ExitPublished
+            | Life::Undone
+            | Life::Over
+            | Life::Removing
+            | Life::Removed => Status::Exited,
         }
     }
 
@@ -286,13 +296,13 @@ impl Life {
     }
 
     /// Whether only its exit is still to be reported.
-    pub fn is_reported(self) -> bool {
-        matches!(self, Life::Reported) || self.is_told()
+    pub fn is_report_made(self) -> bool {
+        matches!(self, Life::ReportMade) || self.is_exit_published()
     }
 
     /// Whether callers that wait know of its exit, or there will be none.
-    pub fn is_told(self) -> bool {
-        matches!(self, Life::Told) || self.is_over()
+    pub fn is_exit_published(self) -> bool {
+        matches!(self, Life::ExitPublished) || self.is_over()
     }
 
     /// Whether everything that its end requires is done.
@@ -316,8 +326,8 @@ impl Life {
             | Life::Stopping(_)
             | Life::Reaped(_)
             | Life::Exited
-            | Life::Reported
-            | Life::Told
+            | Life::ReportMade
+            | Life::ExitPublished
             | Life::Over
             | Life::Removing
             | Life::Removed => self.status().as_str(),
@@ -402,8 +412,8 @@ mod tests {
     const SEEN_OFF: [Trigger; 7] = [
         Trigger::Reaped,
         Trigger::Exited,
-        Trigger::Reported,
-        Trigger::Told,
+        Trigger::ReportMade,
+        Trigger::ExitPublished,
         Trigger::Done,
         Trigger::Remove,
         Trigger::Removed,
@@ -424,8 +434,8 @@ mod tests {
             Trigger::Failed,
             Trigger::Reaped,
             Trigger::Exited,
-            Trigger::Reported,
-            Trigger::Told,
+            Trigger::ReportMade,
+            Trigger::ExitPublished,
             Trigger::Done,
             Trigger::Remove,
             Trigger::Removed,
@@ -456,8 +466,8 @@ mod tests {
             let (mut reported, mut told, mut failed, mut reaped) = (0, 0, 0, 0);
             for trigger in triggers {
                 let done = life.on(trigger).is_ok();
-                reported += usize::from(done && trigger == Trigger::Reported);
-                told += usize::from(done && trigger == Trigger::Told);
+                reported += usize::from(done && trigger == Trigger::ReportMade);
+                told += usize::from(done && trigger == Trigger::ExitPublished);
                 failed += usize::from(done && trigger == Trigger::Failed);
                 reaped += usize::from(done && trigger == Trigger::Reaped);
             }

@@ -29,8 +29,8 @@ impl Task {
             let (life, steps) = self.facts.look(|facts| (facts.life, facts.steps));
             match life {
                 Life::Exited => self.make_report(&supervisor).await,
-                Life::Reported => self.put_report(&supervisor).await,
-                Life::Told => return self.clear_away(&supervisor).await,
+                Life::ReportMade => self.put_report(&supervisor).await,
+                Life::ExitPublished => return self.clear_away(&supervisor).await,
                 Life::Reaped(_) => self.exit(&supervisor).await,
                 Life::Starting
                 | Life::Created
@@ -79,7 +79,7 @@ impl Task {
         supervisor.tell_execs(self).await;
         let report = self.report(supervisor);
         self.facts.change(|facts| facts.report = Some(report));
-        self.comes_to(supervisor, Trigger::Reported);
+        self.comes_to(supervisor, Trigger::ReportMade);
     }
 
     /// Writes the report, then reports the exit.
@@ -94,7 +94,7 @@ impl Task {
         }
         supervisor.tell_exit(self, &report);
         self.facts.change(|facts| facts.report = Some(report));
-        self.comes_to(supervisor, Trigger::Told);
+        self.comes_to(supervisor, Trigger::ExitPublished);
         // Waiting callers get their answer first.
         tokio::task::yield_now().await;
     }

@@ -45,7 +45,7 @@ const STRAGGLING: Duration = Duration::from_secs(1);
 impl Supervisor {
     /// Writes an event of a task to the journal, unless the task's end is reported already.
     pub(super) fn tell(&self, task: &Task, event: Event) {
-        if task.facts.look(|facts| facts.life.is_reported()) {
+        if task.facts.look(|facts| facts.life.is_report_made()) {
             return;
         }
         if let Some(journal) = &self.journal {
@@ -56,7 +56,8 @@ impl Supervisor {
 
     /// Reports an event to the manager, if one receives events, unless the task's end is reported already.
     pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> ManagerEvent) {
-        if let Some(sink) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_reported())) {
+        if let Some(sink) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_report_made()))
+        {
             sink.tell(&task.id, what());
         }
     }
@@ -107,7 +108,7 @@ impl Supervisor {
     /// Waits until the ends of all execs that end with their task are reported. Gives up on an exec that does not
     /// end because it is deep in the kernel.
     pub(super) async fn tell_execs(&self, task: &Task) {
-        let told = task.facts.until_it(|facts| facts.execs.values().all(ExecFacts::is_told));
+        let told = task.facts.until_it(|facts| facts.execs.values().all(ExecFacts::is_exit_published));
         let _ = tokio::time::timeout(task.step_due(STRAGGLING).to_come(), told).await;
     }
 

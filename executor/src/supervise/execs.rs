@@ -283,7 +283,7 @@ impl Supervisor {
                             task.exec_has_ended(number, ExecEnd::TimedOut(killed), Timestamp::now());
                         }
                         Life::Ended => supervisor.end_exec(&task, number).await,
-                        Life::Starting | Life::Told => return,
+                        Life::Starting | Life::ExitPublished => return,
                     }
                 }
             }
@@ -299,7 +299,7 @@ impl Supervisor {
         }
         self.give_back(task, number);
         let Some(exec) = task.facts.look(|facts| facts.execs.get(&number).cloned()) else { return };
-        task.exec_comes_to(number, Trigger::Told);
+        task.exec_comes_to(number, Trigger::ExitPublished);
         match &exec.by {
             AskedBy::Check => {}
             AskedBy::Caller(command) => {
@@ -519,7 +519,7 @@ impl Task {
     pub(super) async fn exec_outcome(&self, number: u64) -> Result<ExecOutcome> {
         let told = |facts: &TaskFacts| match facts.execs.get(&number) {
             None => Some(None),
-            Some(exec) => (exec.life == Life::Told).then(|| Some(exec.clone())),
+            Some(exec) => (exec.life == Life::ExitPublished).then(|| Some(exec.clone())),
         };
         let exec = self.facts.until(told).await;
         let tails = self.handles.borrow().execs.get(&number).map(|exec| exec.tails.clone()).unwrap_or_default();
@@ -542,7 +542,7 @@ impl Task {
         let told = self.facts.change(|facts| {
             let exec = facts.execs.get_mut(&number)?;
             exec.unwanted = true;
-            Some(exec.life == Life::Told)
+            Some(exec.life == Life::ExitPublished)
         });
         if told == Some(true) {
             self.forget_exec(number);

@@ -230,7 +230,7 @@ impl Task {
     /// # Errors
     /// `NotFound` for a task whose launch has failed.
     pub async fn exit_report(&self) -> Result<ExitReport> {
-        let report = self.facts.until(|facts| facts.life.is_told().then(|| facts.report.clone()));
+        let report = self.facts.until(|facts| facts.life.is_exit_published().then(|| facts.report.clone()));
         // A failed launch has no report.
         report.await.ok_or_else(|| self.has_exited())
     }

@@ -32,7 +32,7 @@ const OUTSIDE: &str = "bowline.json";
 const PIDFILE: &str = "restored.pid";
 
 /// How many of criu's last errors go into the message.
-const TOLD: usize = 4;
+const LAST_ERRORS: usize = 4;
 
 /// How to make a checkpoint.
 #[derive(Debug, Clone, Default)]
@@ -307,7 +307,7 @@ pub fn last_errors(log: &str) -> Option<String> {
         .filter_map(|(_, e)| e.split_once("): "))
         .map(|(_, e)| e.trim())
         .collect();
-    (!errors.is_empty()).then(|| errors[errors.len().saturating_sub(TOLD)..].join("; "))
+    (!errors.is_empty()).then(|| errors[errors.len().saturating_sub(LAST_ERRORS)..].join("; "))
 }
 
 #[cfg(test)]

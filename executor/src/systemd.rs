@@ -38,7 +38,7 @@ const HANDED_DOWN: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// How much of an output that is no answer goes into the error.
-const TOLD: usize = 300;
+const EXCERPT_CHARS: usize = 300;
 
 /// A request about a unit of bowline's, which the command [`COMMAND`] carries out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,8 +120,8 @@ impl Systemd {
         let said = said(answer).doing(Kind::Internal, what)?;
         let late = || Error::new(Kind::Unavailable, format!("{}: it did not end within {LONGEST:?}", what()));
         understood(&said, ended.ok_or_else(late)?).map_err(|said| match said {
-            Said::Refused(error) => error,
-            Said::Nonsense(how) => Error::new(Kind::Internal, format!("{}: {how}", what())),
+            RequestFailure::Refused(error) => error,
+            RequestFailure::Nonsense(how) => Error::new(Kind::Internal, format!("{}: {how}", what())),
         })
     }
 
@@ -172,21 +172,21 @@ fn said(mut pipe: PipeReader) -> io::Result<Vec<u8>> {
 
 /// The outcome of a request that was not met.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum RequestFailure {
     /// The program answered with an error.
     Refused(Error),
     /// The program gave no answer, but this text.
     Nonsense(String),
 }
 
-fn understood(said: &[u8], ended: ExitStatus) -> std::result::Result<(), Said> {
+fn understood(said: &[u8], ended: ExitStatus) -> std::result::Result<(), RequestFailure> {
     if let Ok(answer) = serde_json::from_slice::<Result<()>>(said) {
-        return answer.map_err(Said::Refused);
+        return answer.map_err(RequestFailure::Refused);
     }
     let text = String::from_utf8_lossy(said);
-    let line: String = text.trim().chars().take(TOLD).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text.trim().chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let line = if line.is_empty() { "nothing".to_owned() } else { format!("{line:?}") };
-    Err(Said::Nonsense(format!("it said {line} in place of an answer ({ended})")))
+    Err(RequestFailure::Nonsense(format!("it said {line} in place of an answer ({ended})")))
 }
 
 #[cfg(test)]
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn an_answer_loses_nothing_of_an_error() {
         let error = Error::new(Kind::AlreadyExists, "web.scope is there").hint("stop it");
-        for (answer, expected) in [(Ok(()), Ok(())), (Err(error.clone()), Err(Said::Refused(error)))] {
+        for (answer, expected) in [(Ok(()), Ok(())), (Err(error.clone()), Err(RequestFailure::Refused(error)))] {
             let line = serde_json::to_string(&answer).expect("plain data") + "\n";
             assert_eq!(understood(line.as_bytes(), ExitStatus::from_raw(0)), expected);
         }

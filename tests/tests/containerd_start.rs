@@ -11,8 +11,8 @@ use std::process::Stdio;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::is_reference;
 use bowline_tests::harness::containerd::start::{
-    Container, RUNC_OPTIONS, SHIM, Said, any, arguments, end, environment, field, kill, only, run, serving_all, socket,
-    terminate, toml,
+    Container, RUNC_OPTIONS, SHIM, StartInput, any, arguments, end, environment, field, kill, only, run, serving_all,
+    socket, terminate, toml,
 };
 use bowline_tests::harness::{binary, cgroup_of, eventually, fds_of, status_lines};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -21,7 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 fn the_reply_is_an_address_that_accepts_connections() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
-    let socket = socket(&container.start(Said::default()));
+    let socket = socket(&container.start(StartInput::default()));
     assert_eq!(socket.parent(), Some(Path::new("/run/containerd/s")));
     let found = fs::metadata(&socket).expect("it is there");
     assert!(found.file_type().is_socket());
@@ -36,7 +36,7 @@ fn the_reply_is_an_address_that_accepts_connections() {
 fn what_serves_has_the_flags_and_nothing_else() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
-    let socket = socket(&container.start(Said { flags: vec!["-debug"], ..Said::default() }));
+    let socket = socket(&container.start(StartInput { flags: vec!["-debug"], ..StartInput::default() }));
     let pid = only(&host);
     let words = arguments(pid);
     for pair in [["-namespace", "default"], ["-id", &container.id], ["-address", &container.address()]] {
@@ -67,7 +67,7 @@ fn session_of(pid: i32) -> i32 {
 fn the_binary_that_serves_cannot_be_written_to() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
-    let socket = socket(&container.start(Said::default()));
+    let socket = socket(&container.start(StartInput::default()));
     let exe = File::open(format!("/proc/{}/exe", only(&host))).expect("root may");
     // While it runs, nobody can anyway.
     end(&host, &socket);
@@ -81,7 +81,7 @@ fn the_binary_that_serves_cannot_be_written_to() {
 fn a_group_has_one_process_that_serves() {
     let host = Host::new();
     let [first, second] = [(); 2].map(|()| Container::new(&host).in_group("pod"));
-    let [one, other] = [&first, &second].map(|container| socket(&container.start(Said::default())));
+    let [one, other] = [&first, &second].map(|container| socket(&container.start(StartInput::default())));
     assert_eq!(one, other);
     for container in [&first, &second] {
         let written = fs::read_to_string(container.address_file()).expect("containerd 1 reads it");
@@ -97,7 +97,7 @@ fn the_runtime_s_own_annotation_counts_before_the_pod_s() {
     let both = r#"{"annotations": {"io.containerd.runc.v2.group": "g", "io.kubernetes.cri.sandbox-id": "pod"}}"#;
     let first = Container::new(&host).configured(both);
     let second = Container::new(&host).configured(r#"{"annotations": {"io.containerd.runc.v2.group": "g"}}"#);
-    let [one, other] = [&first, &second].map(|container| socket(&container.start(Said::default())));
+    let [one, other] = [&first, &second].map(|container| socket(&container.start(StartInput::default())));
     assert_eq!(one, other);
     end(&host, &one);
     host.assert_nothing_left();
@@ -110,7 +110,7 @@ fn many_that_start_at_once_find_one_another() {
     let running: Vec<_> = containers
         .iter()
         .map(|container| {
-            let mut command = container.command(&Said::default());
+            let mut command = container.command(&StartInput::default());
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it is there")
         })
         .collect();
@@ -136,7 +136,7 @@ fn who_is_of_no_group_or_of_another_namespace_is_served_apart() {
     let mut second = Container::new(&host).in_group("pod");
     second.namespace = "other".to_owned();
     let third = Container::new(&host);
-    let sockets = [&first, &second, &third].map(|container| socket(&container.start(Said::default())));
+    let sockets = [&first, &second, &third].map(|container| socket(&container.start(StartInput::default())));
     assert!(sockets[0] != sockets[1] && sockets[1] != sockets[2] && sockets[0] != sockets[2]);
     serving_all(&host, 3).into_iter().for_each(terminate);
     assert!(sockets.iter().all(|socket| !socket.exists()));
@@ -147,10 +147,10 @@ fn who_is_of_no_group_or_of_another_namespace_is_served_apart() {
 fn a_socket_that_a_dead_shim_left_is_replaced() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
-    let left = socket(&container.start(Said::default()));
+    let left = socket(&container.start(StartInput::default()));
     kill(only(&host));
     assert!(left.exists());
-    assert_eq!(socket(&container.start(Said::default())), left);
+    assert_eq!(socket(&container.start(StartInput::default())), left);
     end(&host, &left);
     host.assert_nothing_left();
 }
@@ -163,7 +163,7 @@ fn bootstrap_parameters_are_answered_in_their_own_form() {
     container.sockets = Some(sockets.clone());
     let stranger = any("io.example.Own", vec![1, 2]);
     let stdin = container.bootstrap(&[stranger, any(RUNC_OPTIONS, Vec::new())]);
-    let ran = container.start(Said { stdin, ..Said::default() });
+    let ran = container.start(StartInput { stdin, ..StartInput::default() });
     ran.assert_code(0);
     let address = fs::read_to_string(container.address_file()).expect("written in any case");
     let version = [1 << 3, 3];
@@ -183,7 +183,7 @@ fn the_shim_is_charged_where_its_options_say() {
     let container = Container::new(&host).configured("{}");
     let elsewhere = host.elsewhere("shims");
     let stdin = toml(&format!("ShimCgroup = {:?}", elsewhere.path()));
-    let socket = socket(&container.start(Said { stdin, ..Said::default() }));
+    let socket = socket(&container.start(StartInput { stdin, ..StartInput::default() }));
     let pid = only(&host);
     assert!(cgroup_of(pid).values().all(|path| path == elsewhere.path()), "{:?}", cgroup_of(pid));
     end(&host, &socket);
@@ -198,7 +198,7 @@ fn the_kernel_takes_the_shim_before_its_parent() {
     let score = |pid: &str| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
     for (parent, expected) in [("0", "1"), ("700", "701"), ("1000", "1000")] {
         // A containerd with that score.
-        let command = container.command(&Said::default());
+        let command = container.command(&StartInput::default());
         let mut shell = host.command("/bin/sh");
         shell.args(["-c", &format!("echo {parent} > /proc/self/oom_score_adj; \"$0\" \"$@\"; exit $?")]);
         shell.arg(command.get_program()).args(command.get_args()).current_dir(&container.bundle).stdin(Stdio::null());
@@ -213,7 +213,7 @@ fn the_kernel_takes_the_shim_before_its_parent() {
 fn what_is_asked_of_the_scheduler_is_done_or_refused() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
-    let ran = container.start(Said { env: vec![("SCHED_CORE", "1")], ..Said::default() });
+    let ran = container.start(StartInput { env: vec![("SCHED_CORE", "1")], ..StartInput::default() });
     if ran.code == Some(0) {
         end(&host, &socket(&ran));
     } else {

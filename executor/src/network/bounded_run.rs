@@ -22,7 +22,7 @@ const ANSWER: usize = 1 << 20;
 const LOGGED: usize = 4096;
 
 /// How many characters of anything are reported.
-const TOLD: usize = 300;
+const EXCERPT_CHARS: usize = 300;
 
 /// How long a killed program may take to end.
 const DYING: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ impl From<Duration> for Bounds<'_> {
 }
 
 /// What a program has said, and how it ended.
-pub struct Said {
+pub struct ProgramOutput {
     pub ended: Ended,
     /// Its stdout.
     pub answer: Vec<u8>,
@@ -64,7 +64,7 @@ pub fn path() -> OsString {
 ///
 /// # Errors
 /// `Timeout`; `Internal` for one that says too much, or cannot be started.
-pub fn run(program: Program<'_>, bounds: Bounds<'_>) -> Result<Said> {
+pub fn run(program: Program<'_>, bounds: Bounds<'_>) -> Result<ProgramOutput> {
     let what = || "cannot hear of it";
     let (mut answers, answer) = pipe().doing(Kind::Internal, what)?;
     let (mut logs, log) = pipe().doing(Kind::Internal, what)?;
@@ -123,7 +123,7 @@ pub fn run(program: Program<'_>, bounds: Bounds<'_>) -> Result<Said> {
         }
     }
     let outcome = started.finish_blocking(DYING)?;
-    Ok(Said { ended: outcome.ended, answer, log })
+    Ok(ProgramOutput { ended: outcome.ended, answer, log })
 }
 
 /// Kills the program, and whatever it started that is still in its group.
@@ -146,5 +146,5 @@ fn more(pipe: &mut impl std::io::Read, to: &mut Vec<u8>) -> std::io::Result<bool
 /// The beginning of what a program said, on one line.
 pub fn told(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOGGED)]);
-    text.trim().chars().take(TOLD).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.trim().chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -12,7 +12,7 @@ use bowline_sys::Ended;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::bounded_run::{self, Bounds, Said, told};
+use super::bounded_run::{self, Bounds, ProgramOutput, told};
 use super::rules;
 use super::version::NEWEST;
 use crate::program::Program;
@@ -116,7 +116,7 @@ impl Plugins<'_> {
     }
 
     /// Runs the plugin, and fails unless it succeeds.
-    fn run(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<Said, Failed> {
+    fn run(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<ProgramOutput, Failed> {
         let path = self.find(kind)?;
         let what = || format!("network plugin {kind} failed at {}", call.command);
         let said = self.run_to_end(&path, call, config).map_err(|error| error.within(what()))?;
@@ -156,7 +156,7 @@ impl Plugins<'_> {
         all.into_iter().chain(mark).map(|(name, value)| [name.into(), value].join("=".as_ref())).collect()
     }
 
-    fn run_to_end(&self, path: &Path, call: Call<'_>, config: &Value) -> Result<Said> {
+    fn run_to_end(&self, path: &Path, call: Call<'_>, config: &Value) -> Result<ProgramOutput> {
         let text = serde_json::to_vec(config).doing(Kind::Internal, || "cannot write its configuration")?;
         bounded_run::run(Program::new(path, [path], self.environment(call))?.reading(&text)?, self.bounds)
     }
@@ -206,7 +206,7 @@ fn kind_of(code: u64) -> Kind {
     }
 }
 
-fn garbage(kind: &str, command: &str, said: &Said) -> Error {
+fn garbage(kind: &str, command: &str, said: &ProgramOutput) -> Error {
     let said = if said.answer.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(&said.answer)) };
     Error::new(
         Kind::Internal,

@@ -23,7 +23,7 @@ const NAMED: usize = 5;
 const GENERATIONS: usize = 1000;
 
 /// How much of a command line is shown, in characters.
-const TOLD: usize = 64;
+const COMMAND_CHARS: usize = 64;
 
 /// A process in the shim's cgroup that nobody expects there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -140,7 +140,7 @@ fn command(pid: i32) -> String {
     let mut bytes = Vec::new();
     // A character has four bytes at most.
     let file = File::open(format!("/proc/{pid}/cmdline"));
-    let _ = file.and_then(|file| file.take(4 * TOLD as u64).read_to_end(&mut bytes));
+    let _ = file.and_then(|file| file.take(4 * COMMAND_CHARS as u64).read_to_end(&mut bytes));
     readable(&bytes)
 }
 
@@ -148,7 +148,7 @@ fn command(pid: i32) -> String {
 fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let line: String = text.trim_end_matches('\0').chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    line.chars().take(TOLD).collect()
+    line.chars().take(COMMAND_CHARS).collect()
 }
 
 /// The processes of the last look: a new one may be on its way elsewhere.

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use bowline_executor::handover::Fd;
-use bowline_log::{Said, quoted};
+use bowline_log::{LogEvent, quoted};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::{Level, Metadata};
@@ -68,13 +68,13 @@ fn level(debug: bool) -> Level {
 }
 
 fn begin(level: Level, write: impl Fn(&[u8]) + Send + Sync + 'static) {
-    bowline_log::begin(level, move |metadata, said| write(line_of(metadata, &said).as_bytes()));
+    bowline_log::begin(level, move |metadata, event| write(line_of(metadata, &event).as_bytes()));
 }
 
 /// A line like containerd's own.
-fn line_of(metadata: &Metadata<'_>, said: &Said) -> String {
-    let fields = said.fields.iter().map(|(name, value)| format!(" {name}={}", quoted(value)));
-    line(*metadata.level(), &said.message, &fields.collect::<String>())
+fn line_of(metadata: &Metadata<'_>, event: &LogEvent) -> String {
+    let fields = event.fields.iter().map(|(name, value)| format!(" {name}={}", quoted(value)));
+    line(*metadata.level(), &event.message, &fields.collect::<String>())
 }
 
 /// Formats one line: time, level, message, and the runtime.
@@ -226,8 +226,8 @@ mod tests {
         let (_folder, path) = fifo();
         let mut reader = reader(&path);
         let fifo: &Mutex<Fifo> = Box::leak(Box::new(Mutex::new(Fifo::open(&path))));
-        let subscriber = bowline_log::subscriber(Level::INFO, move |metadata, said| {
-            fifo.lock().expect("nobody panics").say(line_of(metadata, &said).as_bytes());
+        let subscriber = bowline_log::subscriber(Level::INFO, move |metadata, event| {
+            fifo.lock().expect("nobody panics").say(line_of(metadata, &event).as_bytes());
         });
         tracing::subscriber::with_default(subscriber, || tracing::error!(id = "web", "cannot {}", "start"));
         let told = read(&mut reader);

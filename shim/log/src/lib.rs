@@ -11,14 +11,14 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct LogEvent {
     pub message: String,
     /// The names of its fields, and their values as text.
     pub fields: Vec<(&'static str, String)>,
 }
 
 /// Has `say` called for each event of `level` and above, in this process from now on; in the thread that it comes from.
-pub fn begin(level: Level, say: impl Fn(&Metadata<'_>, Said) + Send + Sync + 'static) {
+pub fn begin(level: Level, say: impl Fn(&Metadata<'_>, LogEvent) + Send + Sync + 'static) {
     // Only a second call could fail.
     let _ = tracing::subscriber::set_global_default(subscriber(level, say));
 }
@@ -34,7 +34,7 @@ pub fn quoted(value: &str) -> String {
     if !value.is_empty() && value.chars().all(plain) { value.to_owned() } else { format!("{value:?}") }
 }
 
-pub fn subscriber(level: Level, say: impl Fn(&Metadata<'_>, Said) + Send + Sync + 'static) -> impl Subscriber {
+pub fn subscriber(level: Level, say: impl Fn(&Metadata<'_>, LogEvent) + Send + Sync + 'static) -> impl Subscriber {
     Events { level, say }
 }
 
@@ -43,7 +43,7 @@ struct Events<F> {
     say: F,
 }
 
-impl<F: Fn(&Metadata<'_>, Said) + Send + Sync + 'static> Subscriber for Events<F> {
+impl<F: Fn(&Metadata<'_>, LogEvent) + Send + Sync + 'static> Subscriber for Events<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event() && *metadata.level() <= self.level
     }
@@ -53,7 +53,7 @@ impl<F: Fn(&Metadata<'_>, Said) + Send + Sync + 'static> Subscriber for Events<F
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut said = Said::default();
+        let mut said = LogEvent::default();
         event.record(&mut said);
         (self.say)(event.metadata(), said);
     }
@@ -71,7 +71,7 @@ impl<F: Fn(&Metadata<'_>, Said) + Send + Sync + 'static> Subscriber for Events<F
     fn exit(&self, _: &Id) {}
 }
 
-impl Said {
+impl LogEvent {
     fn add(&mut self, field: &Field, value: String) {
         match field.name() {
             "message" => self.message = value,
@@ -80,7 +80,7 @@ impl Said {
     }
 }
 
-impl Visit for Said {
+impl Visit for LogEvent {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, value.to_owned());
     }
@@ -112,7 +112,7 @@ mod tests {
         let fields =
             |fields: &[(&'static str, &str)]| fields.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let said =
-            |message: &str, of: &[(&'static str, &str)]| Said { message: message.to_owned(), fields: fields(of) };
+            |message: &str, of: &[(&'static str, &str)]| LogEvent { message: message.to_owned(), fields: fields(of) };
         let expected = [
             (Level::ERROR, said("cannot start", &[("id", "web"), ("path", "/a b"), ("left", "3")])),
             (Level::WARN, said("within", &[("error", "\"it\"")])),

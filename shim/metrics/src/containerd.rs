@@ -75,7 +75,7 @@ fn tell(scrape: &mut Scrape, namespace: String, bundles: &[Bundle], mut heard: H
     let told_of = figures.as_mut().and_then(|figures| figures.sandbox.take());
     let pod = told_of.as_ref().map(|sandbox| sandbox.id.clone()).or(pod);
     let shim =
-        Told { namespace: namespace.clone(), id: id.clone(), pod: pod.clone(), answers: answer.is_some(), silent };
+        AskedShim { namespace: namespace.clone(), id: id.clone(), pod: pod.clone(), answers: answer.is_some(), silent };
     let cgroup = known.first().map(|task| task.record.cgroup.clone());
     let tasks = known.into_iter().filter_map(|task| {
         let figures = figures.as_mut().and_then(|figures| take(figures, &task.id));
@@ -100,7 +100,7 @@ fn tell(scrape: &mut Scrape, namespace: String, bundles: &[Bundle], mut heard: H
 }
 
 /// A shim that was asked.
-struct Told {
+struct AskedShim {
     namespace: String,
     id: String,
     pod: Option<String>,
@@ -109,7 +109,7 @@ struct Told {
     silent: bool,
 }
 
-impl Told {
+impl AskedShim {
     /// One of the shim's tasks, with its figures; `None` if the task was created or removed while we looked.
     fn task(&self, task: Known, figures: Option<TaskFigures>) -> Option<Task> {
         let Known { id, record, exit } = task;

@@ -14,10 +14,10 @@ const LONGEST: usize = 8 * 1024;
 
 /// Logs from now on; `BOWLINE_LOG` sets the level, `info` by default.
 pub fn begin() {
-    bowline_log::begin(bowline_log::level(Level::INFO), |metadata, said| {
+    bowline_log::begin(bowline_log::level(Level::INFO), |metadata, event| {
         let mut fields = Fields::default();
-        fields.add("message", said.message);
-        said.fields.into_iter().for_each(|(name, value)| fields.add(name, value));
+        fields.add("message", event.message);
+        event.fields.into_iter().for_each(|(name, value)| fields.add(name, value));
         let level = metadata.level().as_str().to_ascii_lowercase();
         let line = format!("{}\n", Value::Object(fields.line(&level, &Timestamp::now())));
         let _ = std::io::stderr().lock().write_all(line.as_bytes());

@@ -15,7 +15,7 @@ use bowline_executor::{
     Config, Doing, Error, EventCounts, Executor, Folder, Kind, Result, ShimCgroup, StateDir, close_all_but,
     inherited_fd, serve, serve_on,
 };
-use bowline_log::Said;
+use bowline_log::LogEvent;
 use bowline_protocol::calls::Handed;
 use bowline_shim::{Entrance, HandedEntrance};
 use jiff::Timestamp;
@@ -37,8 +37,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    bowline_log::begin(bowline_log::level(Level::WARN), |metadata, said| {
-        let _ = std::io::stderr().lock().write_all(line(metadata, &said).as_bytes());
+    bowline_log::begin(bowline_log::level(Level::WARN), |metadata, event| {
+        let _ = std::io::stderr().lock().write_all(line(metadata, &event).as_bytes());
     });
     match run(std::env::args().skip(1)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,10 +58,10 @@ fn tell_starter(error: &Error) {
 }
 
 /// A line of `shim.log`: time, level, module, message, fields.
-fn line(metadata: &Metadata<'_>, said: &Said) -> String {
+fn line(metadata: &Metadata<'_>, event: &LogEvent) -> String {
     let (now, level, module) = (Timestamp::now(), metadata.level(), metadata.target());
-    let mut line = format!("{now:.6} {level:>5} {module}: {}", said.message);
-    for (name, value) in &said.fields {
+    let mut line = format!("{now:.6} {level:>5} {module}: {}", event.message);
+    for (name, value) in &event.fields {
         let _ = write!(line, " {name}={}", bowline_log::quoted(value));
     }
     line.push('\n');

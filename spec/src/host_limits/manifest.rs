@@ -20,7 +20,7 @@ pub const LEAST_MEMORY: ByteSize = ByteSize::mib(1);
 const OURS: [&str; 4] = ["bowline.slice", "bowline-", "bowline_", "bowline\\x2d"];
 
 /// The most characters of a wrong name that an error quotes.
-const TOLD: usize = 60;
+const NAME_CHARS: usize = 60;
 
 /// Limits of the host's slices and services.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -205,7 +205,7 @@ impl Place<'_> {
         let found = found_in(Invalid::new(field.clone(), error.reason), self.text, Format::Json);
         match self.value.get("name").and_then(Value::as_str) {
             Some(name) => {
-                let name: String = name.chars().take(TOLD).flat_map(char::escape_debug).collect();
+                let name: String = name.chars().take(NAME_CHARS).flat_map(char::escape_debug).collect();
                 found.in_field(format!("{field} ({name})"))
             }
             None => found,

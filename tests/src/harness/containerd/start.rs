@@ -59,7 +59,7 @@ pub struct Container<'h> {
 
 /// What `start` was given besides.
 #[derive(Default)]
-pub struct Said<'a> {
+pub struct StartInput<'a> {
     pub stdin: Vec<u8>,
     pub env: Vec<(&'a str, &'a str)>,
     /// Flags that come before the word `start`.
@@ -86,7 +86,7 @@ impl<'h> Container<'h> {
     }
 
     /// The command, as containerd runs it.
-    pub fn command(&self, said: &Said<'_>) -> Command {
+    pub fn command(&self, said: &StartInput<'_>) -> Command {
         let mut command = self.host.command(binary(SHIM));
         let stdin = self.host.file("stdin", "");
         fs::write(&stdin, &said.stdin).expect("ours");
@@ -103,7 +103,7 @@ impl<'h> Container<'h> {
     }
 
     /// Runs it to its end.
-    pub fn start(&self, said: Said<'_>) -> Ran {
+    pub fn start(&self, said: StartInput<'_>) -> Ran {
         run(self.command(&said))
     }
 

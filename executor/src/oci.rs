@@ -5,8 +5,8 @@
 //! younger than the library would be lost without a word. Which fields there are is in `fields`: to have serde tell what it
 //! ignores makes a shim 430 KiB larger. serde also takes a list for an object, by the order of fields in the library.
 
+mod field_position;
 mod fields;
-mod place;
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::{LinuxResources, Process, Spec};
 use serde::de::DeserializeOwned;
 
-use place::Place;
+use field_position::FieldPosition;
 
 /// The most unknown fields that are named in the log.
 const MOST: usize = 16;
@@ -27,7 +27,7 @@ const UNREAD: [&str; 2] = ["linux.intelRdt.enableCMT", "linux.intelRdt.enableMBM
 pub trait Sent: DeserializeOwned {
     /// What it is called: `an OCI process`.
     const NAME: &'static str;
-    /// Its place in a configuration; empty for the whole.
+    /// Its position in a configuration; empty for the whole.
     const PLACE: &'static str;
 
     /// Takes the limit of processes out, which the library has at 0 where there is none.
@@ -101,16 +101,16 @@ struct Found {
 /// Looks through `text`, which stands at `section`.
 fn look(text: &[u8], section: &str) -> Found {
     let mut found = Found::default();
-    let pids = Place::of("linux.resources.pids.limit");
-    walk(text, text.len(), Place::of(section), |steps, place, value| match place {
-        _ if place == pids => found.limits_pids = value != Some(b'n'),
-        Place::Unknown if found.unknown.len() < MOST => found.unknown.push(path(steps)),
-        _ if value == Some(b'[') && place.is_object() => {
+    let pids = FieldPosition::of("linux.resources.pids.limit");
+    walk(text, text.len(), FieldPosition::of(section), |steps, position, value| match position {
+        _ if position == pids => found.limits_pids = value != Some(b'n'),
+        FieldPosition::Unknown if found.unknown.len() < MOST => found.unknown.push(path(steps)),
+        _ if value == Some(b'[') && position.is_object() => {
             found.list.get_or_insert_with(|| path(steps));
         }
         // False and null are unset.
         _ if !matches!(value, Some(b'f' | b'n')) => {
-            found.unread = found.unread.or(place.field().filter(|field| UNREAD.contains(field)));
+            found.unread = found.unread.or(position.field().filter(|field| UNREAD.contains(field)));
         }
         _ => {}
     });
@@ -121,9 +121,9 @@ fn look(text: &[u8], section: &str) -> Found {
 struct Step<'a> {
     name: Name<'a>,
     /// Where the object or list is that the step is in.
-    within: Place,
-    /// The place of the value that the step leads to.
-    to: Place,
+    within: FieldPosition,
+    /// The position of the value that the step leads to.
+    to: FieldPosition,
 }
 
 enum Name<'a> {
@@ -131,20 +131,20 @@ enum Name<'a> {
     Index(usize),
 }
 
-/// The path of the value that ends before this place: `linux.namespaces[3].type`. Lines and columns begin at 1.
+/// The path of the value that ends before this position: `linux.namespaces[3].type`. Lines and columns begin at 1.
 fn path_at(text: &[u8], line: usize, column: usize) -> String {
     let start =
         text.split_inclusive(|byte| *byte == b'\n').take(line.saturating_sub(1)).map(<[u8]>::len).sum::<usize>();
-    path(&walk(text, (start + column).min(text.len()), Place::TOP, |_, _, _| ()))
+    path(&walk(text, (start + column).min(text.len()), FieldPosition::TOP, |_, _, _| ()))
 }
 
 /// Follows `text`, which stands at `top`, up to `end`. Calls `at` for each value of a field and each list: the steps to it,
-/// its place, and the byte that it begins with. Returns the steps to the value at `end`.
+/// its position, and the byte that it begins with. Returns the steps to the value at `end`.
 fn walk<'a>(
     text: &'a [u8],
     end: usize,
-    top: Place,
-    mut at: impl FnMut(&[Step<'a>], Place, Option<u8>),
+    top: FieldPosition,
+    mut at: impl FnMut(&[Step<'a>], FieldPosition, Option<u8>),
 ) -> Vec<Step<'a>> {
     let mut steps: Vec<Step<'a>> = Vec::new();
     let mut here = 0;
@@ -153,7 +153,7 @@ fn walk<'a>(
         match byte {
             b'{' => {
                 let within = steps.last().map_or(top, |step| step.to);
-                steps.push(Step { name: Name::Key(b""), within, to: Place::Inside });
+                steps.push(Step { name: Name::Key(b""), within, to: FieldPosition::Inside });
             }
             b'[' => {
                 let within = steps.last().map_or(top, |step| step.to);
@@ -178,9 +178,9 @@ fn walk<'a>(
                 if let (Some(Step { name: Name::Key(key), within, to }), Some(b':')) = (steps.last_mut(), next.next()) {
                     *key = string;
                     *to = within.key(string);
-                    let (place, value) = (*to, next.next().copied());
+                    let (position, value) = (*to, next.next().copied());
                     if value != Some(b'[') {
-                        at(&steps, place, value);
+                        at(&steps, position, value);
                     }
                 }
             }

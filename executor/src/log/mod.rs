@@ -11,10 +11,10 @@
 //! what it drops; its caller does.
 
 mod batch;
-mod journal;
+mod files;
+mod journald;
 mod line;
 mod mark;
-mod place;
 mod rotated;
 
 use std::cell::RefCell;
@@ -26,14 +26,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use batch::Batch;
-use journal::Journal;
+use journald::Journal;
 use line::Format;
 use mark::At;
 use rotated::Rotated;
 
+pub use files::{LogFiles, rotated_file};
 pub use line::{LogLine, LogStream};
 pub use mark::Mark;
-pub use place::{LogFiles, rotated_file};
 
 /// The most bytes of a line that are kept together.
 const PIECE: usize = 16 * 1024;
@@ -157,7 +157,7 @@ fn unopened(task: &Task, files: &LogFiles) -> [Option<Writer>; 2] {
         // Escaping may turn each byte into six, and the rest of the line needs room.
         LogFiles::Json(..) => (Format::Json, PIECE.min(most / 8), 0),
         LogFiles::Raw(_) => (Format::Raw, PIECE.min(most), AT_ONCE.min(most / 8)),
-        LogFiles::Journal(..) => (Format::Raw, journal::PIECE, 0),
+        LogFiles::Journal(..) => (Format::Raw, journald::PIECE, 0),
     };
     let sinks: Vec<Sink> = match files {
         LogFiles::Journal(_, id, state) => vec![Sink::Journal(Box::new(Journal::of(id.as_str(), state)))],

@@ -14,9 +14,9 @@ use bowline_error::{Error, Kind, Result};
 use jiff::Timestamp;
 
 use super::batch::Batch;
+use super::files::rotated_file;
 use super::line::{self, Format};
 use super::mark::At;
-use super::place::rotated_file;
 
 #[derive(Debug)]
 pub struct Rotated {

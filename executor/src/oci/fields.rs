@@ -2,7 +2,7 @@
 //!
 //! `docs/conformance.md` says what becomes of each; `tests/tests/fields_table.rs` tries it.
 
-/// Sorted by bytes, so that a place can be a range of them.
+/// Sorted by bytes, so that a position can be a range of them.
 pub const FIELDS: &[&str] = &[
     "annotations.*",
     "domainname",

@@ -180,8 +180,8 @@ impl Filling<'_> {
                 }
                 Ok(None)
             }
-            Source::Later(place) => {
-                let tree = sources::open_late(trees, root, mount, options, place)?;
+            Source::Later(source) => {
+                let tree = sources::open_late(trees, root, mount, options, source)?;
                 self.attach(mount, &tree).map(|()| None)
             }
             Source::None if options.remount => {

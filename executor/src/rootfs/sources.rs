@@ -53,12 +53,12 @@ pub enum Source {
     None,
     Opened(Bind),
     /// To be opened once all earlier mounts are in place.
-    Later(Place),
+    Later(BindSource),
 }
 
 /// Where the source of a bind is.
 #[derive(Debug)]
-pub enum Place {
+pub enum BindSource {
     /// A path on the host.
     Host(PathBuf),
     /// A path in the root filesystem.
@@ -110,18 +110,18 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
             }
             // By then, a mount of the host is the host's peer no more.
             let shared = options.propagation.is_some_and(|(propagation, _)| propagation == libc::MS_SHARED);
-            let tree = match place(mount, bundle, &path)? {
-                place @ Place::Root(_) if options.idmap.is_none() => return Ok(Source::Later(place)),
-                place @ Place::Host(_) if !in_user_namespace && !shared && options.idmap.is_none() => {
-                    return Ok(Source::Later(place));
+            let tree = match bind_source(mount, bundle, &path)? {
+                source @ BindSource::Root(_) if options.idmap.is_none() => return Ok(Source::Later(source)),
+                source @ BindSource::Host(_) if !in_user_namespace && !shared && options.idmap.is_none() => {
+                    return Ok(Source::Later(source));
                 }
-                Place::Host(source) => trees.copy(&source, recursive),
+                BindSource::Host(source) => trees.copy(&source, recursive),
                 // Only the shim can map owners, and it does so before anything is mounted.
-                Place::Root(inside) if is_in_earlier(spec, mount, &inside) => {
+                BindSource::Root(inside) if is_in_earlier(spec, mount, &inside) => {
                     let message = "its source is in an earlier mount, where owners cannot be mapped";
                     return Err(Error::new(Kind::Unsupported, message).hint("name the source of that mount"));
                 }
-                Place::Root(inside) => open_path(&path)
+                BindSource::Root(inside) => open_path(&path)
                     .and_then(|root| open_inside(root.as_fd(), &inside))
                     .and_then(|source| trees.copy_of(source.as_fd(), recursive)),
             };
@@ -163,7 +163,7 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
             return Err(within(mount, error));
         }
         if let Some(recursive) = options.is_new_bind()
-            && let Place::Host(source) = place(mount, bundle, &path).map_err(|error| within(mount, error))?
+            && let BindSource::Host(source) = bind_source(mount, bundle, &path).map_err(|error| within(mount, error))?
         {
             let fd = open_path(&source).map_err(|errno| within(mount, no_source(mount, errno)))?;
             binds.push((mount, options, recursive, fd));
@@ -203,12 +203,12 @@ pub fn take_up(spec: &Spec, bundle: &Path) -> Result<Sources> {
     let path = root_path(spec, bundle)?;
     let (mut all, mut number) = (Vec::new(), 0);
     for mount in spec.mounts().iter().flatten() {
-        let place = options::of(mount)?.is_new_bind().map(|_| place(mount, bundle, &path)).transpose();
-        let place = place.map_err(|error| within(mount, error))?;
-        all.push(match place {
+        let source = options::of(mount)?.is_new_bind().map(|_| bind_source(mount, bundle, &path)).transpose();
+        let source = source.map_err(|error| within(mount, error))?;
+        all.push(match source {
             None => Source::None,
-            Some(place @ Place::Root(_)) => Source::Later(place),
-            Some(Place::Host(_)) => {
+            Some(source @ BindSource::Root(_)) => Source::Later(source),
+            Some(BindSource::Host(_)) => {
                 number += 1;
                 Source::Opened(spot(number)?.into())
             }
@@ -281,12 +281,12 @@ pub fn open_late(
     root: BorrowedFd<'_>,
     mount: &Mount,
     options: &Options,
-    place: &Place,
+    source: &BindSource,
 ) -> Result<OwnedFd> {
     let recursive = options.bind.unwrap_or(false);
-    let tree = match place {
-        Place::Host(path) => trees.copy(path, recursive),
-        Place::Root(path) => open_inside(root, path).and_then(|source| trees.copy_of(source.as_fd(), recursive)),
+    let tree = match source {
+        BindSource::Host(path) => trees.copy(path, recursive),
+        BindSource::Root(path) => open_inside(root, path).and_then(|source| trees.copy_of(source.as_fd(), recursive)),
     };
     let tree = tree.map_err(|errno| no_source(mount, errno))?;
     apply(trees, &tree, recursive, options)?;
@@ -298,9 +298,9 @@ fn open_inside(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd>
 }
 
 /// Where the source of the bind `mount` is: a relative one is in the bundle. `root` is the path of the root folder.
-fn place(mount: &Mount, bundle: &Path, root: &Path) -> Result<Place> {
+fn bind_source(mount: &Mount, bundle: &Path, root: &Path) -> Result<BindSource> {
     if bowline_spec::hides_owners(mount) {
-        return Ok(Place::Host(mount.destination().clone()));
+        return Ok(BindSource::Host(mount.destination().clone()));
     }
     let source = mount.source().as_deref().filter(|source| !source.as_os_str().is_empty());
     let source = source.ok_or_else(|| Error::new(Kind::BadSpec, "it has no source"))?;
@@ -309,8 +309,8 @@ fn place(mount: &Mount, bundle: &Path, root: &Path) -> Result<Place> {
     let path = if source.is_relative() || path.starts_with(root) { cleaned(&path) } else { path };
     let root = cleaned(root);
     Ok(match path.strip_prefix(&root) {
-        Ok(inside) if root != Path::new("/") => Place::Root(inside.to_owned()),
-        _ => Place::Host(path),
+        Ok(inside) if root != Path::new("/") => BindSource::Root(inside.to_owned()),
+        _ => BindSource::Host(path),
     })
 }
 

@@ -7,7 +7,7 @@ use bowline_sys::Ended;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 
 /// How a child has ended, and when it was reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl End {
 pub struct Claim {
     /// The child's pid, in the shim's pid namespace; no other process has it while the child is unreaped.
     pub pid: i32,
-    end: Rc<Known<Option<End>>>,
+    end: Rc<WatchedValue<Option<End>>>,
 }
 
 impl Claim {

@@ -30,12 +30,12 @@ use crate::stats::Stats;
 use crate::supervise::{BegunExec, Config, Handed, Supervisor};
 use crate::upgrade::{self, Manager};
 use crate::waits;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 
 /// A handle to the loop. Cheap to clone.
 #[derive(Clone)]
 pub struct Executor {
-    state: Rc<Known<Loop>>,
+    state: Rc<WatchedValue<Loop>>,
     manager: Rc<RefCell<Option<Rc<dyn Manager>>>>,
 }
 
@@ -67,7 +67,7 @@ fn gone() -> Error {
 impl Executor {
     /// An executor whose loop [`Self::run`] prepares and runs: calls to it wait until then.
     pub(crate) fn new() -> Executor {
-        Executor { state: Rc::new(Known::new(Loop::Begins)), manager: Rc::default() }
+        Executor { state: Rc::new(WatchedValue::new(Loop::Begins)), manager: Rc::default() }
     }
 
     /// Runs the loop, with what the program before this one has handed over; returns when it has ended.
@@ -105,7 +105,7 @@ impl Executor {
     /// An executor whose loop has ended: it refuses every call.
     #[cfg(feature = "fuzzing")]
     pub fn gone() -> Executor {
-        Executor { state: Rc::new(Known::new(Loop::Gone(None))), manager: Rc::default() }
+        Executor { state: Rc::new(WatchedValue::new(Loop::Gone(None))), manager: Rc::default() }
     }
 
     /// Names what is handed over besides the tasks when the shim is upgraded. Without it no upgrade is possible.

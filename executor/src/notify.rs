@@ -32,7 +32,7 @@ use tokio::time::timeout;
 
 use crate::seccomp::Listener;
 use crate::waits;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 
 /// How long an agent may take to read the message.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -99,7 +99,7 @@ impl Notify {
 /// The handing over of a listener, which happens by itself.
 #[derive(Default)]
 pub struct Handing {
-    outcome: Rc<Known<Option<Result<()>>>>,
+    outcome: Rc<WatchedValue<Option<Result<()>>>>,
 }
 
 impl Handing {

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use crate::clock::Moment;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 
 /// A job that has not finished.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub struct Work {
 thread_local! {
     static UNDER_WAY: RefCell<BTreeMap<u64, Work>> = const { RefCell::new(BTreeMap::new()) };
     static BEGUN: Cell<u64> = const { Cell::new(0) };
-    static RESTING: Rc<Known<bool>> = Rc::default();
+    static RESTING: Rc<WatchedValue<bool>> = Rc::default();
     static CLOSED: Cell<bool> = const { Cell::new(false) };
     /// How many futures of waits exist.
     static AWAKE: Cell<usize> = const { Cell::new(0) };

@@ -6,14 +6,14 @@ use tokio::sync::Notify;
 
 /// A value with one owner that wakes its waiters when it changes.
 #[derive(Debug, Default)]
-pub struct Known<T> {
+pub struct WatchedValue<T> {
     value: RefCell<T>,
     changed: Notify,
 }
 
-impl<T> Known<T> {
-    pub fn new(value: T) -> Known<T> {
-        Known { value: RefCell::new(value), changed: Notify::new() }
+impl<T> WatchedValue<T> {
+    pub fn new(value: T) -> WatchedValue<T> {
+        WatchedValue { value: RefCell::new(value), changed: Notify::new() }
     }
 
     /// Returns what `look` makes of the current value. Nothing is borrowed when this returns, so

@@ -7,15 +7,15 @@
 //! ```
 //!
 //! An event is written before the caller gets its answer, and numbered within its task, so that
-//! order and gaps are visible. `journal` writes events, `reading` reads them. Must not: harm a task
+//! order and gaps are visible. `journal` writes events, `reader` reads them. Must not: harm a task
 //! when an event cannot be written.
 
 mod entry;
 mod journal;
-mod reading;
+mod reader;
 
 pub use entry::{Entry, Event, shortened};
 pub use journal::{CURRENT, Handed, Journal};
-pub use reading::Reader;
+pub use reader::Reader;
 #[cfg(feature = "fuzzing")]
-pub(crate) use reading::parse;
+pub(crate) use reader::parse;

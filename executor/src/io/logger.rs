@@ -30,7 +30,7 @@ use crate::claim::{Claim, End};
 use crate::clock::Moment;
 use crate::handover::Fd;
 use crate::program::Program;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 use crate::{waits, worker};
 
 /// How long the logger may take to end by itself once everything is read, and how long after
@@ -72,7 +72,7 @@ pub struct Logging(Option<Running>);
 #[derive(Debug)]
 pub struct Logged {
     running: Weak<Mutex<Running>>,
-    gone: Rc<Known<bool>>,
+    gone: Rc<WatchedValue<bool>>,
 }
 
 struct Running {
@@ -172,7 +172,7 @@ impl Drop for Logging {
 impl Running {
     fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Logged {
         self.writes = None;
-        let (running, gone) = (Rc::new(Mutex::new(self)), Rc::<Known<bool>>::default());
+        let (running, gone) = (Rc::new(Mutex::new(self)), Rc::<WatchedValue<bool>>::default());
         let logged = Logged { running: Rc::downgrade(&running), gone: gone.clone() };
         waits::begin(move || {
             let (running, process_ended, gone) = (running.clone(), process_ended.clone(), gone.clone());

@@ -42,7 +42,7 @@ use crate::namespaces::Namespaces;
 use crate::rootfs::Additions;
 use crate::stats::Stats;
 use crate::watch::KernelLog;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 use crate::{claimed_uid, inheritance, init_program, reserve, sandbox_namespaces, seccomp};
 
 /// Everything that a shim knows and holds.
@@ -439,7 +439,7 @@ impl HandedSandbox {
         let record = self.facts.record.clone();
         let cgroup = Sandbox::cgroup_of(layout, &record)?;
         let sandbox =
-            Sandbox { facts: Known::new(self.facts), ..Sandbox::new(self.id, Folder::at(self.folder), record) };
+            Sandbox { facts: WatchedValue::new(self.facts), ..Sandbox::new(self.id, Folder::at(self.folder), record) };
         *sandbox.handles.borrow_mut() =
             SandboxHandles { cgroup, shared: self.shared.take()?, pids: self.pids.map(Fd::take).transpose()? };
         Ok(sandbox)

@@ -23,7 +23,7 @@ use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, Whole};
 use crate::sandbox_namespaces::Shared;
 use crate::systemd::Systemd;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 use crate::{network, sandbox_namespaces, spared_memory, worker};
 
 /// Where POSIX shared memory is.
@@ -35,7 +35,7 @@ const SHM_SIZE: &str = "size=64m";
 pub struct Sandbox {
     pub(super) id: TaskId,
     pub(super) folder: Folder,
-    pub(super) facts: Known<SandboxFacts>,
+    pub(super) facts: WatchedValue<SandboxFacts>,
     pub(super) handles: RefCell<SandboxHandles>,
     /// Read-locked by each launch of a member.
     pub(super) launching: RwLock<()>,
@@ -50,7 +50,7 @@ impl Sandbox {
         Sandbox {
             id,
             folder,
-            facts: Known::new(SandboxFacts::new(record)),
+            facts: WatchedValue::new(SandboxFacts::new(record)),
             handles: RefCell::default(),
             launching: RwLock::default(),
             renewing_pids: Mutex::default(),

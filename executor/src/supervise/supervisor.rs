@@ -31,7 +31,7 @@ use crate::rootfs::layers;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
 use crate::waits;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 
 use super::children::{Children, Signal as Incoming};
 use super::pause_slot::PauseSlot;
@@ -100,7 +100,7 @@ pub(crate) struct Supervisor {
     pub(super) layout: Rc<Layout>,
     pub(super) tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
     pub(crate) children: Children,
-    pub(super) facts: Known<ShimFacts>,
+    pub(super) facts: WatchedValue<ShimFacts>,
     /// Wakes the loop, which then checks again what it waits for.
     pub(super) changed: Notify,
     pub(super) overhead: Overhead,
@@ -152,7 +152,7 @@ impl Supervisor {
             layout,
             tasks: RefCell::default(),
             children: Children::default(),
-            facts: Known::default(),
+            facts: WatchedValue::default(),
             changed: Notify::new(),
             overhead,
             sandbox: RefCell::default(),

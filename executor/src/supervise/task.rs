@@ -29,7 +29,7 @@ use crate::namespaces::Namespaces;
 use crate::report::ExitReport;
 use crate::request::TaskState;
 use crate::seccomp::Filter;
-use crate::watched_value::Known;
+use crate::watched_value::WatchedValue;
 use crate::{waits, worker};
 
 /// How long a freeze may take: a process in the kernel freezes only when it returns from there.
@@ -53,7 +53,7 @@ pub struct Task {
     pub folder: Folder,
     /// Whether the executor has made the folder, and removes it with the task.
     pub owns_folder: bool,
-    pub facts: Known<TaskFacts>,
+    pub facts: WatchedValue<TaskFacts>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
 }
@@ -92,7 +92,7 @@ impl Task {
             filter,
             folder,
             owns_folder,
-            facts: Known::new(TaskFacts::new(record, particulars)),
+            facts: WatchedValue::new(TaskFacts::new(record, particulars)),
             handles: RefCell::new(handles),
             turns: Turns::default(),
         }

@@ -1,7 +1,7 @@
 //! `bowline`: a task manager for one person or script on one machine.
 //!
-//! `input` parses the command line; `commands` has a file for each command; `ui` shows things to people. Results go to
-//! stdout, one message to stderr.
+//! `input` parses the command line; `commands` has a file for each command; `ui` shows things to people;
+//! `readings` and `sampling` ask shims for figures. Results go to stdout, one message to stderr.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -10,6 +10,8 @@ mod commands;
 mod exit_code;
 mod input;
 mod reach;
+mod readings;
+mod sampling;
 mod ui;
 
 use std::process::ExitCode;

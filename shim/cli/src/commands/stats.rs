@@ -7,18 +7,18 @@ use bowline_spec::id::TaskId;
 
 use crate::input::args::StatsArgs;
 use crate::input::task_names;
+use crate::readings;
+use crate::readings::Reading;
+use crate::sampling::Sampling;
 use crate::ui::json;
+use crate::ui::live_view::{As, watch};
 use crate::ui::numbers::{count, or_dash, percent, size};
 use crate::ui::order::By;
 use crate::ui::plot;
 use crate::ui::print::{say, show};
-use crate::ui::readings;
-use crate::ui::readings::Reading;
 use crate::ui::record;
-use crate::ui::sampling::Sampling;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, clean, render};
-use crate::ui::watch::{As, watch};
 use bowline_client::Shim;
 
 /// The default time between two readings.

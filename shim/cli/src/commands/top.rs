@@ -8,15 +8,15 @@ use serde::Serialize;
 
 use crate::input::args::TopArgs;
 use crate::input::task_names;
+use crate::readings::Reading;
+use crate::sampling::Sampling;
 use crate::ui::json;
+use crate::ui::live_view::{As, watch};
 use crate::ui::numbers;
 use crate::ui::order::By;
 use crate::ui::print::show;
-use crate::ui::readings::Reading;
-use crate::ui::sampling::Sampling;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
-use crate::ui::watch::{As, watch};
 
 /// One process, as `--json` prints it.
 #[derive(Debug, Serialize)]

@@ -5,8 +5,8 @@
 //! outlives its own.
 
 mod files;
+mod inotify;
 mod print;
-mod watch;
 
 use bowline_executor::{Doing as _, Error, Folder, Kind, LogFiles, LogLine, LogStream, Record, Result, StateDir};
 use bowline_spec::id::TaskId;
@@ -20,8 +20,8 @@ use crate::ui::reader::Reader;
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, dead, find_or_adopt, starting};
 use files::{Chain, Content};
+use inotify::{Shim, Watch};
 use print::Printer;
-use watch::{Shim, Watch};
 
 pub async fn run(state: &StateDir, id: TaskId, args: LogsArgs) -> Result<u8> {
     let folder = state.folder(&id);

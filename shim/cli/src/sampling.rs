@@ -5,8 +5,8 @@ use bowline_executor::{Error, Kind, Result, StateDir};
 
 use crate::input::each_task::settle;
 use crate::input::task_names::TaskRef;
+use crate::readings::{Reading, Sampler};
 use crate::ui::print::complain;
-use crate::ui::readings::{Reading, Sampler};
 
 /// The tasks that a command samples: the named ones, or all that run.
 pub struct Sampling {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use bowline_executor::Result;
 use tokio::time::Instant;
 
+use crate::readings::{APART, Reading, Sampler};
 use crate::ui::json;
 use crate::ui::order::By;
 use crate::ui::print::{say, show};
 use crate::ui::reader::Reader;
-use crate::ui::readings::{APART, Reading, Sampler};
 use crate::ui::screen::{self, Live, Next};
 
 /// Turns readings into lines of text in an order, for a terminal width if there is one: a head, rows, and a line for all

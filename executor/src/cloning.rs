@@ -10,7 +10,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, SharedPid, SharedText};
 use tokio::time::timeout;
 
-use crate::child::{self, Handed};
+use crate::child::{self, ChildFds};
 use crate::handover::Fd;
 use crate::inheritance;
 use crate::notify::{Handing, Notify};
@@ -226,9 +226,9 @@ fn error_from(json: &[u8]) -> Error {
     serde_json::from_slice(json).unwrap_or_else(lost)
 }
 
-/// Clones a child of the shim into new namespaces. The child keeps what it is `handed` and what it
+/// Clones a child of the shim into new namespaces. The child keeps its `child_fds` and what it
 /// enters its cgroup by, runs `child` and ends.
-pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl FnOnce(&Entry)) -> Result<Live> {
+pub fn clone_child(flags: u64, entry: &Entry, child_fds: &ChildFds<'_>, child: impl FnOnce(&Entry)) -> Result<Live> {
     let cloned = sys::clone3(flags, entry.cloned_into());
     let into = match cloned.as_ref().err().and_then(std::io::Error::raw_os_error) {
         Some(libc::EBUSY | libc::EOPNOTSUPP | libc::ENODEV) => format!("cgroup {}", entry.path()),
@@ -236,9 +236,9 @@ pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl F
     };
     match cloned.doing(Kind::Unsupported, || format!("cannot clone a process into {into}"))? {
         Cloned::Child => {
-            match handed.take(None, entry.fds().iter().copied()) {
+            match child_fds.take(None, entry.fds().iter().copied()) {
                 Ok(()) => child(entry),
-                Err(error) => handed.tell(&error),
+                Err(error) => child_fds.tell(&error),
             }
             sys::exit_now(1)
         }
@@ -267,7 +267,7 @@ impl Worker {
 
 /// Lets a worker enter namespaces that the shim must stay out of, and clone a child of the shim
 /// there. The child's pid, an error, or that the cgroup takes no process, comes by the report pipe.
-/// Of the shim's fds the child gets only what it is `handed`, the null device that `enter` may have
+/// Of the shim's fds the child gets only its `child_fds`, the null device that `enter` may have
 /// made for its streams, and what it enters its cgroup by: other processes may see the child as
 /// soon as it is cloned, and those with CAP_SYS_PTRACE on the host reach its fds.
 ///
@@ -276,7 +276,7 @@ impl Worker {
 pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
-    handed: &Handed<'_>,
+    child_fds: &ChildFds<'_>,
     enter: impl FnOnce() -> Result<Option<OwnedFd>>,
     child: impl FnOnce(&Entry),
 ) -> Result<Worker> {
@@ -289,11 +289,11 @@ pub fn clone_through_worker(
     let done = enter().and_then(|null| {
         // Joining a user namespace may have ended this.
         inheritance::hide()?;
-        handed.take(null.as_ref().map(OwnedFd::as_fd), late.fds().iter().copied().chain(entry.cloned_into()))?;
+        child_fds.take(null.as_ref().map(OwnedFd::as_fd), late.fds().iter().copied().chain(entry.cloned_into()))?;
         // Its fd was closed with the rest.
         std::mem::forget(null);
         let what = || format!("cannot clone a process into cgroup {}", entry.path());
-        let go_on = |into| sys::go_on_beside(flags, into, &cloned, handed.report(), child::PID);
+        let go_on = |into| sys::go_on_beside(flags, into, &cloned, child_fds.report(), child::PID);
         match go_on(entry.cloned_into()) {
             // The cgroup is at its pids limit, where a health check is wanted most.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
@@ -312,8 +312,8 @@ pub fn clone_through_worker(
             late.fds().iter().filter(|fd| !entered.fds().contains(fd)).for_each(|fd| sys::close_fd(*fd));
             child(entered);
         }
-        Ok(None) => handed.say(&[child::CLOSED]),
-        Err(error) => handed.tell(&error),
+        Ok(None) => child_fds.say(&[child::CLOSED]),
+        Err(error) => child_fds.tell(&error),
     }
     sys::exit_now(0)
 }

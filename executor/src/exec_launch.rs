@@ -18,7 +18,7 @@ use bowline_sys as sys;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{self, Mode, OFlags};
 
-use crate::child::{self, Handed, Payload};
+use crate::child::{self, ChildFds, Payload};
 use crate::cloning::{self, Live, Report};
 use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
@@ -104,10 +104,10 @@ impl Exec<'_> {
         if own_cgroup {
             keep.push(cgroup.as_ref().map_or(init, OwnedFd::as_fd).as_raw_fd());
         }
-        let handed = Handed::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
+        let child_fds = ChildFds::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
         // Its worker has changed its score and entered its time namespace.
         let shared = libc::CLONE_VM as u64;
-        let worker = cloning::clone_through_worker(shared, &self.entry, &handed, enter, become_exec)?;
+        let worker = cloning::clone_through_worker(shared, &self.entry, &child_fds, enter, become_exec)?;
         drop(tell);
         Report::new(report, Some(worker), notify, last_words)
     }

@@ -310,7 +310,7 @@ impl Executor {
     /// is the read end of a pipe, which ends with the starter. If `manager` is no pipe, such as
     /// `/dev/null`, this has no effect. Call it within a `LocalSet`.
     pub fn leave_with(&self, manager: OwnedFd) {
-        let Ok(manager) = sys::watch_for(manager, Interest::READABLE) else { return };
+        let Ok(manager) = sys::register_fd_for(manager, Interest::READABLE) else { return };
         let (executor, manager) = (self.clone(), Rc::new(manager));
         waits::begin(move || {
             let (executor, manager) = (executor.clone(), manager.clone());

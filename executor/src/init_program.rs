@@ -146,7 +146,7 @@ impl InitWatch {
     }
 
     fn new(status: File, notify: OwnedFd) -> Result<InitWatch> {
-        let notify = sys::watch_for(File::from(notify), Interest::READABLE);
+        let notify = sys::register_fd_for(File::from(notify), Interest::READABLE);
         Ok(InitWatch { status, notify: notify.doing(Kind::Internal, || "cannot watch a pipe")? })
     }
 

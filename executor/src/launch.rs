@@ -17,7 +17,7 @@ use bowline_sys as sys;
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{self, Handed, Init, Payload};
+use crate::child::{self, ChildFds, Init, Payload};
 use crate::cloning::{Live, Report, Word, clone_child, clone_through_worker};
 use crate::handover::Fd;
 use crate::hooks::{Container, Point};
@@ -105,7 +105,7 @@ impl Prepared<'_> {
         if let Some(sources) = &sources {
             sources.push_fds(&mut keep);
         }
-        let handed = Handed::new(tell.as_fd(), keep).with_streams(&stdio, None);
+        let child_fds = ChildFds::new(tell.as_fd(), keep).with_streams(&stdio, None);
         let become_init = |entry: &Entry| {
             let payload = Payload {
                 process,
@@ -136,9 +136,9 @@ impl Prepared<'_> {
             namespaces::join(&joined).map(|()| None)
         };
         let (live, worker) = if joined.is_empty() && !stages {
-            (Some(clone_child(flags, &entry, &handed, become_init)?), None)
+            (Some(clone_child(flags, &entry, &child_fds, become_init)?), None)
         } else {
-            (None, Some(clone_through_worker(flags, &entry, &handed, enter, become_init)?))
+            (None, Some(clone_through_worker(flags, &entry, &child_fds, enter, become_init)?))
         };
         drop(tell);
         Ok(Starting { orders, report: Report::new(report, worker, notify, last_words)?, live })

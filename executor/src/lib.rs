@@ -135,7 +135,7 @@ pub use bowline_cgroup::{
 pub use bowline_error::{Doing, Error, Kind, Result};
 #[cfg(feature = "absent")]
 pub use bowline_sys::all_absent;
-pub use bowline_sys::{close_all_but, hand_down, inherited_fd, proc_stat, watch_for};
+pub use bowline_sys::{close_all_but, hand_down, inherited_fd, proc_stat, register_fd_for};
 pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};
@@ -154,10 +154,10 @@ pub use manager_events::{EventSink, ManagerEvent, TaskEvent};
 pub use member::Member;
 pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};
 pub use pause_process::{Net as PauseNet, PauseProcess};
-pub use report::{Enforcement, ExitReport, StoppedBy};
+pub use report::{ExitReport, SliceEnforcement, StoppedBy};
 pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, PauseEnd, Process, Source, TaskState};
 pub use rootfs::{SECRETS, Secret, layers, mount_options};
-pub use sandbox::{Budget, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
+pub use sandbox::{JointLimits, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
 pub use sealed::{Sealed, open as open_sealed};
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,

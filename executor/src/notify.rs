@@ -58,8 +58,8 @@ pub fn prepare(listener: &Listener, state: &[u8]) -> Result<(Notify, OwnedFd)> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (process, theirs) = pair.doing(Kind::Internal, || "cannot make a socket for a listener")?;
     let what = || "cannot watch the sockets of a listener";
-    let process = sys::watch_for(process, Interest::READABLE).doing(Kind::Internal, what)?;
-    let agent = sys::watch_for(agent, Interest::WRITABLE).doing(Kind::Internal, what)?;
+    let process = sys::register_fd_for(process, Interest::READABLE).doing(Kind::Internal, what)?;
+    let agent = sys::register_fd_for(agent, Interest::WRITABLE).doing(Kind::Internal, what)?;
     let state = serde_json::from_slice(state).doing(Kind::Internal, || "cannot read a container's state")?;
     let offer = Offer { agent, path: listener.path.clone(), metadata: listener.metadata.clone(), state };
     Ok((Notify { process, offer }, theirs))
@@ -201,7 +201,7 @@ mod tests {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let agent = sys::watch_for(ours.into(), Interest::WRITABLE).expect("watched");
+            let agent = sys::register_fd_for(ours.into(), Interest::WRITABLE).expect("watched");
             let listener: OwnedFd = std::fs::File::open("/dev/null").expect("there").into();
             let offer = Offer { agent, path: PathBuf::new(), metadata: "m".to_owned(), state };
             offer.accepted(7, Ok(Some(listener))).await.expect("handed over");

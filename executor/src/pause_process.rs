@@ -33,7 +33,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{self, Handed};
+use crate::child::{self, ChildFds};
 use crate::clock::Moment;
 use crate::cloning::{Live, Report, clone_child, clone_through_worker};
 use crate::idmap::Idmap;
@@ -99,16 +99,16 @@ pub fn start(wanted: &PauseProcess, entry: Option<&Entry>) -> Result<Starting> {
         let Err(error) = become_pause(wanted, joined.as_ref(), entry, tell.as_raw_fd());
         child::tell_error(tell.as_raw_fd(), &error);
     };
-    let handed = Handed::new(tell.as_fd(), joined.iter().map(|fd| fd.as_raw_fd()).collect());
+    let child_fds = ChildFds::new(tell.as_fd(), joined.iter().map(|fd| fd.as_raw_fd()).collect());
     let (flags, entry) = (wanted.clone_flags(), entry.unwrap_or(&alone));
     let (live, worker) = match &users {
-        None => (Some(clone_child(flags, entry, &handed, become_it)?), None),
+        None => (Some(clone_child(flags, entry, &child_fds, become_it)?), None),
         Some(users) => {
             let enter = || {
                 let what = || "cannot join the pod's user namespace";
                 sys::setns(users.as_fd(), libc::CLONE_NEWUSER).doing(Kind::Unsupported, what).map(|()| None)
             };
-            (None, Some(clone_through_worker(flags, entry, &handed, enter, become_it)?))
+            (None, Some(clone_through_worker(flags, entry, &child_fds, enter, become_it)?))
         }
     };
     drop(tell);

@@ -102,7 +102,7 @@ pub fn cgroups() -> Result<Cgroups> {
 /// A kind of namespace that a launch may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "namespaces(7)")]
-pub enum Namespace {
+pub enum NamespaceKind {
     Mount,
     Pid,
     Ipc,
@@ -116,15 +116,15 @@ pub enum Namespace {
 ///
 /// # Errors
 /// What the kernel answered.
-pub fn namespace(kind: Namespace) -> io::Result<()> {
+pub fn namespace(kind: NamespaceKind) -> io::Result<()> {
     let flag = match kind {
-        Namespace::Mount => libc::CLONE_NEWNS,
-        Namespace::Pid => libc::CLONE_NEWPID,
-        Namespace::Ipc => libc::CLONE_NEWIPC,
-        Namespace::Uts => libc::CLONE_NEWUTS,
-        Namespace::Cgroup => libc::CLONE_NEWCGROUP,
-        Namespace::Network => libc::CLONE_NEWNET,
-        Namespace::User => libc::CLONE_NEWUSER,
+        NamespaceKind::Mount => libc::CLONE_NEWNS,
+        NamespaceKind::Pid => libc::CLONE_NEWPID,
+        NamespaceKind::Ipc => libc::CLONE_NEWIPC,
+        NamespaceKind::Uts => libc::CLONE_NEWUTS,
+        NamespaceKind::Cgroup => libc::CLONE_NEWCGROUP,
+        NamespaceKind::Network => libc::CLONE_NEWNET,
+        NamespaceKind::User => libc::CLONE_NEWUSER,
     };
     in_child(flag, || Ok(()))
 }

@@ -80,7 +80,7 @@ pub struct ExitReport {
     pub events: u64,
     /// Whether the task was in the slice that it was launched for; null when there was no such slice.
     #[serde(default)]
-    pub enforcement: Option<Enforcement>,
+    pub enforcement: Option<SliceEnforcement>,
     /// The shim died before the task: how the task ended is not known.
     pub shim_died: bool,
     /// Why the new shim did not know the task's init; absent unless another process has its pid.
@@ -101,7 +101,7 @@ impl ExitReport {
 
 /// Whether the systemd slice that a task was launched for limits the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Enforcement {
+pub struct SliceEnforcement {
     /// The slice that the task was launched for.
     pub slice: String,
     /// Whether the task is in the slice, and the slice had limits, or one that it is in, when the task started.

@@ -270,7 +270,7 @@ pub struct SandboxState {
     /// The class of service: the one in the description, or the one that its members add up to.
     pub class: Class,
     /// The joint limits in effect.
-    pub budget: Budget,
+    pub budget: JointLimits,
     /// What was changed in the request, a sentence each.
     pub notes: Vec<String>,
     /// The members that have not ended.
@@ -280,7 +280,7 @@ pub struct SandboxState {
 /// Joint limits; an absent value is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Budget {
+pub struct JointLimits {
     /// CPU shares, 2 to 262144.
     pub cpu_shares: Option<u64>,
     /// CPU time in each period, in µs.
@@ -313,9 +313,9 @@ pub struct Budget {
     pub hugepages_bytes: BTreeMap<u64, u64>,
 }
 
-impl From<&Joint> for Budget {
-    fn from(joint: &Joint) -> Budget {
-        Budget {
+impl From<&Joint> for JointLimits {
+    fn from(joint: &Joint) -> JointLimits {
+        JointLimits {
             cpu_shares: joint.shares,
             cpu_quota_usec: joint.quota_us,
             cpu_period_usec: joint.period_us,

@@ -161,7 +161,7 @@ pub async fn ended(pidfd: OwnedFd) {
     if poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ended| ended > 0) {
         return;
     }
-    if let Ok(pidfd) = sys::watch(pidfd) {
+    if let Ok(pidfd) = sys::register_fd(pidfd) {
         let _ = pidfd.readable().await;
     }
 }
@@ -181,7 +181,7 @@ impl PipeReader {
     /// Makes `pipe` non-blocking and registers it with the loop.
     pub fn new(pipe: OwnedFd) -> io::Result<PipeReader> {
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        Ok(PipeReader(sys::watch(std::fs::File::from(pipe))?))
+        Ok(PipeReader(sys::register_fd(std::fs::File::from(pipe))?))
     }
 
     pub fn get_ref(&self) -> &std::fs::File {

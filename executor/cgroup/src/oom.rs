@@ -38,13 +38,13 @@ fn unified(dir: BorrowedFd<'_>) -> std::io::Result<OomWatch> {
     let file = v2::open_memory_events(dir)?;
     // A change before the first read would wake the loop once.
     read_fd(&file)?;
-    let event = sys::watch_for(file, Interest::PRIORITY)?;
+    let event = sys::register_fd_for(file, Interest::PRIORITY)?;
     Ok(OomWatch { event, interest: Interest::PRIORITY, counter: None })
 }
 
 fn v1(dir: BorrowedFd<'_>) -> std::io::Result<OomWatch> {
     let (event, counter) = v1::register_oom(dir)?;
-    let event = sys::watch_for(event, Interest::READABLE)?;
+    let event = sys::register_fd_for(event, Interest::READABLE)?;
     Ok(OomWatch { event, interest: Interest::READABLE, counter: Some(counter) })
 }
 

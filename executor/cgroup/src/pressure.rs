@@ -60,7 +60,7 @@ impl Layout {
             }
             errno => failed(errno),
         })?;
-        let watched = sys::watch_for(trigger, Interest::PRIORITY);
+        let watched = sys::register_fd_for(trigger, Interest::PRIORITY);
         watched.map(PressureWatch).map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))
     }
 }
@@ -104,7 +104,7 @@ mod tests {
         let sender = TcpStream::connect(listener.local_addr().expect("its own")).expect("it listens");
         let trigger = OwnedFd::from(listener.accept().expect("one has connected").0);
         let other = trigger.try_clone().expect("an fd");
-        let watch = PressureWatch(sys::watch_for(trigger, Interest::PRIORITY).expect("it can be watched"));
+        let watch = PressureWatch(sys::register_fd_for(trigger, Interest::PRIORITY).expect("it can be watched"));
         let exceeded_now = async || timeout(Duration::from_millis(1), watch.exceeded()).await.is_ok();
         for forgotten in [false, true] {
             send(&sender, b"x", SendFlags::OOB).expect("it is connected");

@@ -9,7 +9,7 @@ use crate::io::{End, Stdio};
 
 /// The descriptors that a process is handed: its standard streams, and what it needs on its way to execve. A
 /// process that can trace it there reaches no others.
-pub struct Handed<'a> {
+pub struct ChildFds<'a> {
     streams: [Stream<'a>; 3],
     report: BorrowedFd<'a>,
     others: Vec<RawFd>,
@@ -22,20 +22,20 @@ enum Stream<'a> {
     Null(Option<BorrowedFd<'a>>),
 }
 
-impl<'a> Handed<'a> {
+impl<'a> ChildFds<'a> {
     /// Hands over the report pipe and `others`; the standard streams are the null device.
-    pub fn new(report: BorrowedFd<'a>, others: Vec<RawFd>) -> Handed<'a> {
-        Handed { streams: [(); 3].map(|()| Stream::Null(None)), report, others }
+    pub fn new(report: BorrowedFd<'a>, others: Vec<RawFd>) -> ChildFds<'a> {
+        ChildFds { streams: [(); 3].map(|()| Stream::Null(None)), report, others }
     }
 
     /// Hands over the standard streams of `stdio` too, with `null` for those that are the null device.
-    pub fn with_streams(self, stdio: &'a Stdio, null: Option<BorrowedFd<'a>>) -> Handed<'a> {
+    pub fn with_streams(self, stdio: &'a Stdio, null: Option<BorrowedFd<'a>>) -> ChildFds<'a> {
         let streams = [&stdio.stdin, &stdio.stdout, &stdio.stderr].map(|end| match end {
             End::Fd(fd) => Stream::Fd(fd.as_fd()),
             End::Null => Stream::Null(null),
         });
         let others = self.others.into_iter().chain(stdio.terminal.as_ref().map(|wish| wish.socket.as_raw_fd()));
-        Handed { streams, others: others.collect(), ..self }
+        ChildFds { streams, others: others.collect(), ..self }
     }
 
     /// Leaves the calling process with these descriptors and `also`, and closes all others. The process must have

@@ -21,7 +21,7 @@ mod terminal;
 
 pub use capabilities::give_up as give_up_capabilities;
 pub use confine::{oom_score_adj, set_ids};
-pub use descriptors::Handed;
+pub use descriptors::ChildFds;
 pub use scheduling::first_affinity;
 
 use std::convert::Infallible;
@@ -280,7 +280,7 @@ fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
     Ok(labels)
 }
 
-/// Puts `null`, from init's own root, where [`Handed`] had nothing for a stream.
+/// Puts `null`, from init's own root, where [`ChildFds`] had nothing for a stream.
 fn take_null(stdio: &Stdio, null: BorrowedFd<'_>) -> Result<()> {
     for (end, number) in [&stdio.stdin, &stdio.stdout, &stdio.stderr].into_iter().zip(0..) {
         if matches!(end, End::Null) {

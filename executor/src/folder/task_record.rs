@@ -17,7 +17,7 @@ use crate::hooks::Poststop;
 use crate::inheritance::RecordedLimits;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::network::Connected;
-use crate::report::{Enforcement, ExitReport, StoppedBy};
+use crate::report::{ExitReport, SliceEnforcement, StoppedBy};
 use crate::watch::{Finding, Watched};
 
 /// The record of a task on disk.
@@ -66,7 +66,7 @@ pub struct Record {
     pub durable: bool,
     /// The slice that the task was launched for, if there is one, and whether the task is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub enforcement: Option<Enforcement>,
+    pub enforcement: Option<SliceEnforcement>,
     /// The interfaces of a network that was made for the task, as plugins have made them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Connected>,

@@ -62,7 +62,7 @@ impl Input {
                     return Ok((End::Fd(file.into()), None));
                 }
                 let (end, write) = fed(owner)?;
-                let from = sys::watch(file).doing(Kind::Internal, what)?;
+                let from = sys::register_fd(file).doing(Kind::Internal, what)?;
                 begin(Feed::new(from, write), process_ended.clone(), feeds);
                 Ok((End::Fd(end), None))
             }
@@ -75,7 +75,7 @@ pub type Feeds = Rc<RefCell<Vec<Weak<Mutex<Feed>>>>>;
 
 /// Watches an end that was handed over.
 pub fn watched(fd: Fd) -> Result<AsyncFd<File>> {
-    sys::watch(File::from(fd.take()?)).doing(Kind::Internal, || "cannot watch an input")
+    sys::register_fd(File::from(fd.take()?)).doing(Kind::Internal, || "cannot watch an input")
 }
 
 /// Creates a pipe; returns the process's end and the end to feed.
@@ -84,7 +84,7 @@ fn fed(owner: Owner) -> Result<(OwnedFd, Rc<AsyncFd<File>>)> {
     owner.take(&read)?;
     let what = || "cannot watch stdin";
     rustix::io::ioctl_fionbio(&write, true).doing(Kind::Internal, what)?;
-    let write = sys::watch(File::from(write)).doing(Kind::Internal, what)?;
+    let write = sys::register_fd(File::from(write)).doing(Kind::Internal, what)?;
     Ok((read, Rc::new(write)))
 }
 
@@ -102,7 +102,7 @@ fn open(path: &Path) -> Result<File> {
 /// Passes on what an attached client writes into the FIFO at `path`, until the FIFO ends, the
 /// process takes no more, or the process has ended.
 pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>, feeds: &Feeds) -> Result<()> {
-    let from = sys::watch(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
+    let from = sys::register_fd(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
     begin(Feed::new(from, to), process_ended, feeds);
     Ok(())
 }

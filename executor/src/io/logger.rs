@@ -226,7 +226,7 @@ impl Running {
 fn watched([out, err]: [OwnedFd; 2]) -> std::io::Result<[AsyncFd<File>; 2]> {
     let watched = |pipe: OwnedFd| {
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        sys::watch(File::from(pipe))
+        sys::register_fd(File::from(pipe))
     };
     Ok([watched(out)?, watched(err)?])
 }

@@ -218,7 +218,7 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
     let keeper = Keeper::default();
     for KeptOutput { name, read, index, target, log, tail, unread } in kept {
         let what = || format!("cannot watch {name}");
-        let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
+        let from = Rc::new(sys::register_fd(File::from(read)).doing(Kind::Internal, what)?);
         let kept = Some(KeptEnd { keeper: keeper.clone(), index });
         // Its reader may have gone with the shim before. The task goes on.
         let mut outlet = Outlet::open(target).or_else(|error| {
@@ -363,7 +363,7 @@ impl Pumps {
         let what = || format!("cannot watch {name}");
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
         let kept = self.kept.as_mut().map(|kept| kept.keep(&read)).transpose().doing(Kind::Internal, what)?;
-        let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
+        let from = Rc::new(sys::register_fd(File::from(read)).doing(Kind::Internal, what)?);
         let folder = self.kept.as_ref().and_then(|of| of.folder.as_deref());
         let unread = kept.as_ref().zip(folder).map(|(kept, folder)| Unread::of_new(folder, kept.index));
         self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow: way.follow, kept, unread });

@@ -57,7 +57,7 @@ impl Sink {
         if kind.is_file() {
             return Ok(Sink::File(file));
         }
-        match sys::watch(file.try_clone()?) {
+        match sys::register_fd(file.try_clone()?) {
             Ok(watched) => Ok(Sink::Watched(watched)),
             // EPERM: epoll treats the device as never full.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Sink::File(file)),

@@ -190,7 +190,7 @@ impl Relay {
     ) -> bowline_error::Result<Relay> {
         let what = || format!("cannot watch {name}");
         ioctl_fionbio(&from, true).doing(Kind::Internal, what)?;
-        let from = sys::watch(File::from(from)).doing(Kind::Internal, what)?;
+        let from = sys::register_fd(File::from(from)).doing(Kind::Internal, what)?;
         Ok(Relay {
             from,
             to,
@@ -319,7 +319,7 @@ impl Relay {
     /// Waits until the FIFO takes more.
     async fn room(&mut self) {
         if self.room.is_none() {
-            self.room = self.to.try_clone().and_then(sys::watch).ok();
+            self.room = self.to.try_clone().and_then(sys::register_fd).ok();
         }
         match &self.room {
             Some(fifo) => drop(fifo.writable().await),

@@ -121,7 +121,7 @@ impl Handed {
         let what = || format!("cannot watch {name}");
         let goes_with_process = self.from.is_none();
         let from = match (self.from, terminal) {
-            (Some(pipe), _) => Rc::new(sys::watch(File::from(pipe.take()?)).doing(Kind::Internal, what)?),
+            (Some(pipe), _) => Rc::new(sys::register_fd(File::from(pipe.take()?)).doing(Kind::Internal, what)?),
             (None, Some(terminal)) => terminal,
             (None, None) => return Err(bowline_error::Error::new(Kind::Damaged, what())),
         };

@@ -98,7 +98,7 @@ impl Awaited {
             return Err(Error::new(Kind::Internal, "a process has sent no terminal"));
         };
         rustix::io::ioctl_fionbio(&master, true).doing(Kind::Internal, what)?;
-        let master = Rc::new(sys::watch(File::from(master)).doing(Kind::Internal, what)?);
+        let master = Rc::new(sys::register_fd(File::from(master)).doing(Kind::Internal, what)?);
         Ok(Terminal { master, slave })
     }
 }
@@ -112,7 +112,8 @@ pub struct Handed {
 
 impl Handed {
     pub fn take(self) -> Result<Terminal> {
-        let master = sys::watch(File::from(self.master.take()?)).doing(Kind::Internal, || "cannot watch a terminal")?;
+        let master =
+            sys::register_fd(File::from(self.master.take()?)).doing(Kind::Internal, || "cannot watch a terminal")?;
         Ok(Terminal { master: Rc::new(master), slave: self.slave.take()? })
     }
 }

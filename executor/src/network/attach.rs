@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::network::Attachment;
+use bowline_spec::network::NetworkAttachment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ impl Sandbox {
 /// `AlreadyExists` when something is kept there. Before anything is run, `BadSpec` or `NotFound` for a list,
 /// `Unsupported` for a plugin that is missing. Then the errors of plugins. Nothing is left of what was added, or
 /// the error says what is, and that is kept for [`del`].
-pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
+pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[NetworkAttachment]) -> Result<Vec<Connected>> {
     add_within(folder, sandbox, attachments, sandbox.timeout.into())
 }
 
@@ -73,7 +73,7 @@ pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Resu
 pub fn add_within(
     folder: &Path,
     sandbox: &Sandbox,
-    attachments: &[Attachment],
+    attachments: &[NetworkAttachment],
     bounds: Bounds<'_>,
 ) -> Result<Vec<Connected>> {
     if Kept::read(folder)?.is_some() {
@@ -191,7 +191,7 @@ pub fn give_up_damaged(folder: &Path) -> Result<Option<Error>> {
 ///
 /// # Errors
 /// The plugins that are missing or lack that version, combined.
-pub fn validate(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<()> {
+pub fn validate(sandbox: &Sandbox, attachments: &[NetworkAttachment]) -> Result<()> {
     let mut errors = Vec::new();
     for list in lists(sandbox, attachments)? {
         let asked: BTreeSet<&str> = (0..list.plugins.len()).map(|index| list.kind(index)).collect();
@@ -211,7 +211,7 @@ pub fn validate(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<()> {
 }
 
 /// Reads the lists, and finds every plugin.
-fn lists(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<ConfigList>> {
+fn lists(sandbox: &Sandbox, attachments: &[NetworkAttachment]) -> Result<Vec<ConfigList>> {
     let lists: Vec<ConfigList> = attachments.iter().map(|one| ConfigList::of(&one.list)).collect::<Result<_>>()?;
     let mut keys = BTreeSet::new();
     for (list, attachment) in lists.iter().zip(attachments) {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_error::{Doing, Kind, Result};
-use bowline_spec::network::Attachment;
+use bowline_spec::network::NetworkAttachment;
 use bowline_sys as sys;
 use rustix::process::{getpid, getppid};
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,7 +25,7 @@ use crate::worker;
 /// # Errors
 /// `AlreadyExists` when networks are kept in `folder`. Before any plugin runs, `BadSpec` or `NotFound` for a list,
 /// `Unsupported` for a plugin that is missing. Then the errors of plugins; `Internal` when the worker is lost.
-pub async fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
+pub async fn add(folder: &Path, sandbox: &Sandbox, attachments: &[NetworkAttachment]) -> Result<Vec<Connected>> {
     let timeout = sandbox.timeout;
     match run(timeout, |bounds| attach::add_within(folder, sandbox, attachments, bounds)).await {
         Ok(added) => added,

@@ -381,7 +381,7 @@ pub fn claim_by_pidfd(live: &Live) -> Result<Claim> {
     let claim = Claim::new(live.pid);
     let what = || "cannot watch a task's init";
     let pidfd = live.pidfd.try_clone().doing(Kind::Internal, what)?;
-    let pidfd = Rc::new(sys::watch_for(File::from(pidfd), Interest::READABLE).doing(Kind::Internal, what)?);
+    let pidfd = Rc::new(sys::register_fd_for(File::from(pidfd), Interest::READABLE).doing(Kind::Internal, what)?);
     let of = claim.clone();
     waits::begin(move || {
         let (claim, pidfd) = (of.clone(), pidfd.clone());

@@ -25,7 +25,7 @@ impl Signal {
             let send = send.try_clone().doing(Kind::Internal, what)?;
             signal_hook::low_level::pipe::register(number, send).doing(Kind::Internal, what)?;
         }
-        Ok(Signal(sys::watch(receive).doing(Kind::Internal, what)?))
+        Ok(Signal(sys::register_fd(receive).doing(Kind::Internal, what)?))
     }
 
     /// Returns when at least one signal has come since the last call.

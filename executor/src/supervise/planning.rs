@@ -28,7 +28,7 @@ use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, ROOTFS, Record};
 use crate::hooks::{Container, Poststop};
 use crate::namespaces::{self, Namespaces};
-use crate::report::Enforcement;
+use crate::report::SliceEnforcement;
 use crate::request::{Bundle, Launch};
 use crate::rootfs::Additions;
 use crate::sandbox_namespaces::Shared;
@@ -89,7 +89,7 @@ impl Supervisor {
         if unit.as_ref().is_some_and(|unit| unit.own_slice) {
             self.overhead.be_unit(&self.layout, &self.config.folder.name())?;
         }
-        let enforcement = launch.slice.clone().map(|slice| Enforcement { slice, enforced: true, reason: None });
+        let enforcement = launch.slice.clone().map(|slice| SliceEnforcement { slice, enforced: true, reason: None });
         let durable = launch.durable;
         // The executor's own cgroup goes with its own folder, not with that of a further task.
         let owns_folder = lock.is_some();

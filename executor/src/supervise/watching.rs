@@ -26,7 +26,7 @@ use crate::facts::TaskFacts;
 use crate::report::StoppedBy;
 use crate::stats;
 use crate::waits;
-use crate::watch::{Family, Finding, Part, ProcessIdentity, Resource, Stall, Stray, Watched, unexpected};
+use crate::watch::{Family, Finding, Part, PressureExceeded, ProcessIdentity, Resource, Stray, Watched, unexpected};
 
 /// How long a policy stays silent after a finding, since the kernel may report a hundred of them a second.
 const REST: Duration = Duration::from_secs(10);
@@ -139,14 +139,14 @@ impl Supervisor {
             if !trigger.exceeded().await {
                 return;
             }
-            let stall = Stall {
+            let exceeded = PressureExceeded {
                 who: watch.who,
                 above_usec: usec(watch.above.unwrap_or_default().as_std()),
                 window_usec: usec(watch.window()),
                 total_usec: trigger.total_usec(watch.who.as_str()),
             };
             task.rest(due);
-            self.found(task, resource.waited_for(stall), watch.action);
+            self.found(task, resource.waited_for(exceeded), watch.action);
             self.remember(task);
         }
     }

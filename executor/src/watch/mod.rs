@@ -55,11 +55,11 @@ pub enum Finding {
         every_usec: u64,
     },
     /// The task has waited for a CPU.
-    CpuPressure(Stall),
+    CpuPressure(PressureExceeded),
     /// The task has waited for memory.
-    MemoryPressure(Stall),
+    MemoryPressure(PressureExceeded),
     /// The task has waited for block devices.
-    IoPressure(Stall),
+    IoPressure(PressureExceeded),
     /// Unexpected processes are in the shim's own cgroup.
     UnexpectedProcesses {
         /// Up to five of these processes.
@@ -83,7 +83,7 @@ pub enum Part {
 
 /// Time in which processes waited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stall {
+pub struct PressureExceeded {
     /// Whether some processes waited, or all at the same time.
     pub who: Stalled,
     /// How long they may wait, in µs.
@@ -116,11 +116,11 @@ impl Resource {
     }
 
     /// The finding that processes waited for the resource.
-    pub fn waited_for(self, stall: Stall) -> Finding {
+    pub fn waited_for(self, exceeded: PressureExceeded) -> Finding {
         match self {
-            Resource::Cpu => Finding::CpuPressure(stall),
-            Resource::Memory => Finding::MemoryPressure(stall),
-            Resource::Io => Finding::IoPressure(stall),
+            Resource::Cpu => Finding::CpuPressure(exceeded),
+            Resource::Memory => Finding::MemoryPressure(exceeded),
+            Resource::Io => Finding::IoPressure(exceeded),
         }
     }
 }
@@ -232,11 +232,11 @@ mod tests {
 
     #[test]
     fn a_finding_is_json_with_its_policy() {
-        let stall = Stall { who: Stalled::Some, above_usec: 1, window_usec: 2, total_usec: Some(3) };
+        let exceeded = PressureExceeded { who: Stalled::Some, above_usec: 1, window_usec: 2, total_usec: Some(3) };
         for (finding, json) in [
             (Finding::Oom { kills: 1 }, r#"{"policy":"oom","kills":1}"#),
             (
-                Finding::IoPressure(stall),
+                Finding::IoPressure(exceeded),
                 r#"{"policy":"io_pressure","who":"some","above_usec":1,"window_usec":2,"total_usec":3}"#,
             ),
             (

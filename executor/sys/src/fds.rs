@@ -84,14 +84,14 @@ pub fn lock_byte(file: BorrowedFd<'_>, offset: u32) -> io::Result<bool> {
 }
 
 /// Registers something that owns an fd with the event loop.
-pub fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
+pub fn register_fd<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Into<OwnedFd>` says that `owner` has the one fd that it names, and nothing in this
     // crate swaps this fd for another.
     unsafe { AsyncFd::register(owner) }.map_err(io::Error::from)
 }
 
-/// Like [`watch`], for one kind of readiness: no other kind wakes the loop.
-pub fn watch_for<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+/// Like [`register_fd`], for one kind of readiness: no other kind wakes the loop.
+pub fn register_fd_for<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // SAFETY: as above.
     unsafe { AsyncFd::register_with_interest(owner, interest) }.map_err(io::Error::from)
 }

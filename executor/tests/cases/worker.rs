@@ -11,7 +11,7 @@ use std::time::Instant;
 use bowline_executor::network::{self, LONGEST, Sandbox};
 use bowline_executor::sandbox_namespaces::make;
 use bowline_spec::NetworkMode;
-use bowline_spec::network::{Attachment, List};
+use bowline_spec::network::{List, NetworkAttachment};
 use serde_json::json;
 
 use super::sandbox_namespaces::wanted;
@@ -49,7 +49,7 @@ fn shim() {
         timeout: LONGEST,
     };
     let list = List::Made(json!({"name": "net", "cniVersion": "1.0.0", "plugins": [{"type": "slow"}]}));
-    let attachments = [Attachment { interface: "eth0".to_owned(), list }];
+    let attachments = [NetworkAttachment { interface: "eth0".to_owned(), list }];
     let added = block_on(network::worker::add(&dir.join("state"), &sandbox, &attachments));
     fs::write(dir.join("said"), added.expect_err("it cannot end").to_string()).expect("written");
 }

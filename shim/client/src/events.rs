@@ -9,7 +9,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::events::{Entry, Reader};
-use bowline_executor::{Doing, Kind, Result, watch_for};
+use bowline_executor::{Doing, Kind, Result, register_fd_for};
 use bowline_spec::id::TaskId;
 use rustix::fs::inotify;
 use tokio::io::Interest;
@@ -101,7 +101,7 @@ impl Changes {
         let what = || "cannot wait for events";
         // Registered for this wait alone: the next one may be in another runtime.
         let changes =
-            self.0.try_clone().and_then(|fd| watch_for(fd, Interest::READABLE)).doing(Kind::Internal, what)?;
+            self.0.try_clone().and_then(|fd| register_fd_for(fd, Interest::READABLE)).doing(Kind::Internal, what)?;
         changes.readable().await.doing(Kind::Internal, what).map(drop)
     }
 }

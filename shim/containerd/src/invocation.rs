@@ -49,14 +49,14 @@ pub enum Action {
     /// Serve the socket behind this fd.
     Serve(Invocation, RawFd),
     /// Go on with what the program before this one has handed over.
-    TakeOver(Invocation, Handover),
+    TakeOver(Invocation, HandoverArgs),
     /// Read facts, and say whether this program could take over: asked by the serving process that runs.
     ReadFacts,
 }
 
 /// Where a program finds what the one before it has handed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Handover {
+pub struct HandoverArgs {
     /// The descriptor of the facts.
     pub facts: RawFd,
     /// Why the program that should have taken over has executed this one again.
@@ -106,7 +106,7 @@ pub fn parse(words: Vec<String>, env: impl Fn(&str) -> Option<String>) -> Result
         None if flags.value("take-over").is_some() => {
             let facts = flags.value("take-over").and_then(|fd| fd.parse().ok());
             let facts = facts.ok_or_else(|| usage("-take-over needs the number of an fd".to_owned()))?;
-            Ok(Action::TakeOver(invocation, Handover { facts, refused: flags.value("refused") }))
+            Ok(Action::TakeOver(invocation, HandoverArgs { facts, refused: flags.value("refused") }))
         }
         None => {
             let fd = flags.value(LISTENER_FLAG).ok_or_else(|| {

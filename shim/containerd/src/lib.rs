@@ -105,7 +105,7 @@ fn serve(invocation: Invocation, listener: RawFd) -> Result<()> {
 }
 
 /// Runs the serving process that goes on with what the program before it has handed over.
-fn go_on(invocation: Invocation, from: invocation::Handover) -> Result<()> {
+fn go_on(invocation: Invocation, from: invocation::HandoverArgs) -> Result<()> {
     match Handover::<Handed>::take(from.facts, from.refused.is_some()) {
         Err(error) => {
             log::to_fifo(&invocation, None);

@@ -31,7 +31,7 @@ use crate::task::{Association, Interface, Network, NetworkMode, Plugins, Port};
 
 /// One list to run, and the interface that it makes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Attachment {
+pub struct NetworkAttachment {
     /// The interface's name inside, `CNI_IFNAME`. A proxy's list makes none, and has the first interface's.
     pub interface: String,
     /// The plugins to run, as a configuration list.
@@ -51,11 +51,11 @@ impl Network {
     /// The lists to run for the sandbox or task `id`, in order; none but with the modes "bridge" and "cni".
     ///
     /// The description is a valid one.
-    pub fn attachments(&self, id: &str) -> Vec<Attachment> {
+    pub fn attachments(&self, id: &str) -> Vec<NetworkAttachment> {
         match self.mode() {
             NetworkMode::Bridge => {
                 let list = List::Made(standard::shared_bridge(!self.ports.is_empty()));
-                return vec![Attachment { interface: "eth0".to_owned(), list }];
+                return vec![NetworkAttachment { interface: "eth0".to_owned(), list }];
             }
             NetworkMode::Cni => {}
             NetworkMode::Host | NetworkMode::None | NetworkMode::Path(_) => return Vec::new(),
@@ -65,12 +65,12 @@ impl Network {
                 (Association::List, Some(path)) => List::File(path.clone()),
                 _ => List::Made(self.list(of, index, id)),
             };
-            Attachment { interface: of.name(index), list }
+            NetworkAttachment { interface: of.name(index), list }
         };
-        let mut all: Vec<Attachment> = self.interfaces.iter().enumerate().map(made).collect();
+        let mut all: Vec<NetworkAttachment> = self.interfaces.iter().enumerate().map(made).collect();
         let interface = all.first().map(|first| first.interface.clone()).unwrap_or_default();
         let proxy = self.proxy.as_ref().map(ecs::proxy).or(self.app_mesh.as_ref().map(ecs::app_mesh));
-        all.extend(proxy.map(|list| Attachment { interface, list: List::Made(list) }));
+        all.extend(proxy.map(|list| NetworkAttachment { interface, list: List::Made(list) }));
         all
     }
 

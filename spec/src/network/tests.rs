@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Attachment, List};
+use super::{List, NetworkAttachment};
 use crate::parse::{Format, parse_sandbox};
 use crate::task::{Network, NetworkMode};
 
@@ -14,7 +14,7 @@ fn network(toml: &str) -> Network {
 fn list(plugins: &str, interface: &str) -> Value {
     let toml = format!("network.plugins = '{plugins}'\n[[network.interfaces]]\n{interface}");
     match network(&toml).attachments("web").as_slice() {
-        [Attachment { interface, list: List::Made(list) }] if interface == "eth0" => list.clone(),
+        [NetworkAttachment { interface, list: List::Made(list) }] if interface == "eth0" => list.clone(),
         other => panic!("{toml}: {other:?}"),
     }
 }
@@ -241,7 +241,7 @@ fn app_mesh_is_set_up_last_by_its_plugin() {
         let mut plugin = expected;
         plugin["type"] = json!("aws-appmesh");
         let list = json!({"cniVersion": "0.3.0", "name": "aws-appmesh", "plugins": [plugin]});
-        assert_eq!(all[1], Attachment { interface: "net0".into(), list: List::Made(list) }, "{mesh}");
+        assert_eq!(all[1], NetworkAttachment { interface: "net0".into(), list: List::Made(list) }, "{mesh}");
     }
 }
 
@@ -257,7 +257,7 @@ fn ports_are_mapped_once_by_the_first_bridge() {
          ]",
     );
     let all = network.attachments("web");
-    assert_eq!(all[0], Attachment { interface: "eth0".into(), list: List::File("/etc/cni/a.conflist".into()) });
+    assert_eq!(all[0], NetworkAttachment { interface: "eth0".into(), list: List::File("/etc/cni/a.conflist".into()) });
     let plugins = |at: usize| match &all[at].list {
         List::Made(list) => list["plugins"].as_array().cloned().unwrap_or_default(),
         List::File(_) => panic!("{all:?}"),

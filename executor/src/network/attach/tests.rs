@@ -36,14 +36,14 @@ fn result(name: &str) -> Value {
     json!({"cniVersion": "1.0.0", "dns": {"domain": name}})
 }
 
-fn attachment(interface: &str, name: &str, version: &str, plugins: &[&str]) -> Attachment {
+fn attachment(interface: &str, name: &str, version: &str, plugins: &[&str]) -> NetworkAttachment {
     let plugins: Vec<Value> = plugins.iter().map(|kind| json!({"type": kind})).collect();
     let list = json!({"name": name, "cniVersion": version, "plugins": plugins});
-    Attachment { interface: interface.to_owned(), list: List::Made(list) }
+    NetworkAttachment { interface: interface.to_owned(), list: List::Made(list) }
 }
 
 /// Two lists: `a` and `b` make eth0, `c` makes eth1.
-fn two() -> [Attachment; 2] {
+fn two() -> [NetworkAttachment; 2] {
     [attachment("eth0", "one", "1.0.0", &["a", "b"]), attachment("eth1", "two", "1.0.0", &["c"])]
 }
 
@@ -271,7 +271,7 @@ fn what_is_missing_is_told_before_anything_is_run() {
     assert_eq!(add(stand.path(), &nowhere, &one).map_err(|e| e.kind()), Err(Kind::NotFound));
     let no_id = Sandbox { id: "../web".to_owned(), ..sandbox.clone() };
     assert_eq!(add(stand.path(), &no_id, &one).map_err(|e| e.kind()), Err(Kind::BadSpec));
-    let file = Attachment { interface: "eth0".to_owned(), list: List::File(stand.path().join("none.conflist")) };
+    let file = NetworkAttachment { interface: "eth0".to_owned(), list: List::File(stand.path().join("none.conflist")) };
     assert_eq!(add(stand.path(), &sandbox, &[file]).map_err(|e| e.kind()), Err(Kind::NotFound));
     assert!(stand.calls().is_empty() && !kept(&stand), "{:?}", stand.calls());
     std::fs::write(stand.path().join("networks.json"), "{").expect("written");
@@ -292,7 +292,7 @@ fn arguments_and_capabilities_are_the_same_for_every_command() {
     };
     let plugin = json!({"type": "a", "capabilities": {"portMappings": true}});
     let list = List::Made(json!({"name": "one", "cniVersion": "1.0.0", "plugins": [plugin]}));
-    let connected = add(stand.path(), &sandbox, &[Attachment { interface: "eth0".to_owned(), list }]);
+    let connected = add(stand.path(), &sandbox, &[NetworkAttachment { interface: "eth0".to_owned(), list }]);
     assert_eq!(connected.expect("it is added")[0].result, json!({"cniVersion": "1.0.0"}), "the list's version");
     check(stand.path(), LONGEST).expect("all is well");
     del(stand.path(), LONGEST).expect("it is removed");

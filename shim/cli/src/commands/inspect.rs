@@ -1,7 +1,7 @@
 //! `inspect`: prints everything that is known of a task, as JSON or with a template.
 
 use bowline_executor::network::Connected;
-use bowline_executor::{Doing as _, Enforcement, Error, ExitReport, Health, Kind, Record, Result, StateDir};
+use bowline_executor::{Doing as _, Error, ExitReport, Health, Kind, Record, Result, SliceEnforcement, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use futures::stream::{self, StreamExt as _};
@@ -37,7 +37,7 @@ pub struct Inspection {
     pub sandbox: Option<TaskId>,
     /// The slice that was asked for, and whether the task is in it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub enforcement: Option<Enforcement>,
+    pub enforcement: Option<SliceEnforcement>,
     /// When the task's launch began.
     pub created_at: Option<Timestamp>,
     /// When the task's program was started.

@@ -3,7 +3,7 @@
 
 use bowline_client::launching_shim::made_up;
 use bowline_executor::secrets::Secrets;
-use bowline_executor::{CgroupDriver, Doing, Enforcement, Error, Folder, Kind, Result, Secret, StateDir};
+use bowline_executor::{CgroupDriver, Doing, Error, Folder, Kind, Result, Secret, SliceEnforcement, StateDir};
 use bowline_protocol::wire::proto::bowline::{self as proto, LaunchRequest, LaunchResponse};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
@@ -101,7 +101,7 @@ pub fn tell_notes(launched: &LaunchResponse) {
 pub async fn tell_of_slice(state: &StateDir, folder: &Folder, id: &TaskId) {
     let Ok(Some(record)) = folder.record() else { return };
     // The exit report names the slice too.
-    let Some(Enforcement { slice, enforced: false, reason }) = record.enforcement else { return };
+    let Some(SliceEnforcement { slice, enforced: false, reason }) = record.enforcement else { return };
     let why = reason.unwrap_or_default();
     if record.unit.is_some() {
         return complain(&format!("task {id} runs in {slice}, which does not hold it to anything: {why}"), None);

@@ -1,6 +1,6 @@
 //! Describes the findings of a watch in words, with the figures that triggered them.
 
-use bowline_executor::watch::{Finding, Part, Stall};
+use bowline_executor::watch::{Finding, Part, PressureExceeded};
 use bowline_spec::{Stalled, WatchAction};
 
 use crate::ui::words::{bytes, span};
@@ -38,9 +38,9 @@ pub fn sentence(finding: &Finding) -> String {
                 span(*above_usec)
             )
         }
-        Finding::CpuPressure(stall) => waited(stall, "a CPU"),
-        Finding::MemoryPressure(stall) => waited(stall, "memory"),
-        Finding::IoPressure(stall) => waited(stall, "block devices"),
+        Finding::CpuPressure(exceeded) => waited(exceeded, "a CPU"),
+        Finding::MemoryPressure(exceeded) => waited(exceeded, "memory"),
+        Finding::IoPressure(exceeded) => waited(exceeded, "block devices"),
         Finding::UnexpectedProcesses { processes, others } => {
             let mut names: Vec<String> = processes.iter().map(|p| format!("{} (pid {})", p.name, p.pid)).collect();
             names.extend((*others > 0).then(|| format!("{others} more")));
@@ -49,13 +49,13 @@ pub fn sentence(finding: &Finding) -> String {
     }
 }
 
-fn waited(stall: &Stall, what: &str) -> String {
-    let who = match stall.who {
+fn waited(exceeded: &PressureExceeded, what: &str) -> String {
+    let who = match exceeded.who {
         Stalled::Some => "a process",
         Stalled::Full => "all processes",
     };
-    let total = stall.total_usec.map(|total| format!(", {} in all", span(total))).unwrap_or_default();
-    format!("{who} waited for {what}: {} within {}{total}", span(stall.above_usec), span(stall.window_usec))
+    let total = exceeded.total_usec.map(|total| format!(", {} in all", span(total))).unwrap_or_default();
+    format!("{who} waited for {what}: {} within {}{total}", span(exceeded.above_usec), span(exceeded.window_usec))
 }
 
 #[cfg(test)]
@@ -66,10 +66,14 @@ mod tests {
     fn each_finding_has_its_figures() {
         let throttled = Finding::Throttled { usec: 2_500_000, above_usec: 2_000_000, every_usec: 10_000_000 };
         assert_eq!(sentence(&throttled), "held back by its CPU limit for 2.5 s in 10 s, above 2 s");
-        let stall =
-            Stall { who: Stalled::Full, above_usec: 150_000, window_usec: 1_000_000, total_usec: Some(3_000_000) };
+        let exceeded = PressureExceeded {
+            who: Stalled::Full,
+            above_usec: 150_000,
+            window_usec: 1_000_000,
+            total_usec: Some(3_000_000),
+        };
         assert_eq!(
-            sentence(&Finding::IoPressure(stall)),
+            sentence(&Finding::IoPressure(exceeded)),
             "all processes waited for block devices: 150 ms within 1 s, 3 s in all"
         );
         let told = details(&Finding::Oom { kills: 2 }, WatchAction::Lift, Some("x"));

@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-use bowline_executor::probe::{self, Namespace};
+use bowline_executor::probe::{self, NamespaceKind};
 
 use super::{Fact, setting};
 
 /// The kinds of namespaces, and what is refused without each.
-const NAMESPACES: [(Namespace, &str, &str); 7] = [
-    (Namespace::Mount, "mount namespaces", "no task has a root filesystem of its own"),
-    (Namespace::Pid, "pid namespaces", "tasks are refused but for those with `namespaces.pid = \"host\"`"),
-    (Namespace::Ipc, "ipc namespaces", "tasks are refused but for those with `namespaces.ipc = \"host\"`"),
-    (Namespace::Uts, "uts namespaces", "tasks are refused but for those with `namespaces.uts = \"host\"`"),
-    (Namespace::Cgroup, "cgroup namespaces", "tasks are refused but for those with `namespaces.cgroup = \"host\"`"),
-    (Namespace::Network, "network namespaces", "`namespaces.network = \"private\"` is refused"),
-    (Namespace::User, "user namespaces", "`namespaces.user = \"private\"` is refused"),
+const NAMESPACES: [(NamespaceKind, &str, &str); 7] = [
+    (NamespaceKind::Mount, "mount namespaces", "no task has a root filesystem of its own"),
+    (NamespaceKind::Pid, "pid namespaces", "tasks are refused but for those with `namespaces.pid = \"host\"`"),
+    (NamespaceKind::Ipc, "ipc namespaces", "tasks are refused but for those with `namespaces.ipc = \"host\"`"),
+    (NamespaceKind::Uts, "uts namespaces", "tasks are refused but for those with `namespaces.uts = \"host\"`"),
+    (NamespaceKind::Cgroup, "cgroup namespaces", "tasks are refused but for those with `namespaces.cgroup = \"host\"`"),
+    (NamespaceKind::Network, "network namespaces", "`namespaces.network = \"private\"` is refused"),
+    (NamespaceKind::User, "user namespaces", "`namespaces.user = \"private\"` is refused"),
 ];
 
 pub fn facts(root: bool) -> Vec<Fact> {
@@ -24,9 +24,9 @@ pub fn facts(root: bool) -> Vec<Fact> {
     facts
 }
 
-fn namespace(root: bool, kind: Namespace, name: &str, effect: &str) -> Fact {
+fn namespace(root: bool, kind: NamespaceKind, name: &str, effect: &str) -> Fact {
     // Without root, only user namespaces can be created.
-    if !root && kind != Namespace::User {
+    if !root && kind != NamespaceKind::User {
         return Fact::unknown(name);
     }
     let error = match probe::namespace(kind) {
@@ -34,7 +34,7 @@ fn namespace(root: bool, kind: Namespace, name: &str, effect: &str) -> Fact {
         Err(error) => error,
     };
     // Tasks get these namespaces by default.
-    let by_default = !matches!(kind, Namespace::Network | Namespace::User);
+    let by_default = !matches!(kind, NamespaceKind::Network | NamespaceKind::User);
     let make = if by_default { Fact::blocks } else { Fact::lacks };
     let fact = make(name.to_owned(), error.to_string(), effect.to_owned());
     match fix(kind) {
@@ -44,15 +44,15 @@ fn namespace(root: bool, kind: Namespace, name: &str, effect: &str) -> Fact {
 }
 
 /// The sysctl that allows a kind of namespace again, if that kind is switched off.
-fn fix(kind: Namespace) -> Option<String> {
+fn fix(kind: NamespaceKind) -> Option<String> {
     let most = match kind {
-        Namespace::Mount => "mnt",
-        Namespace::Pid => "pid",
-        Namespace::Ipc => "ipc",
-        Namespace::Uts => "uts",
-        Namespace::Cgroup => "cgroup",
-        Namespace::Network => "net",
-        Namespace::User => "user",
+        NamespaceKind::Mount => "mnt",
+        NamespaceKind::Pid => "pid",
+        NamespaceKind::Ipc => "ipc",
+        NamespaceKind::Uts => "uts",
+        NamespaceKind::Cgroup => "cgroup",
+        NamespaceKind::Network => "net",
+        NamespaceKind::User => "user",
     };
     let off = setting(&format!("/proc/sys/user/max_{most}_namespaces")).is_some_and(|value| value == "0");
     off.then(|| format!("sysctl -w user.max_{most}_namespaces=15000"))

@@ -100,7 +100,7 @@ async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
             SandboxState {
                 class: record.sandbox.class(&[]),
                 record,
-                budget: bowline_executor::Budget::default(),
+                budget: bowline_executor::JointLimits::default(),
                 notes: Vec::new(),
                 members: Vec::new(),
             }

@@ -1,7 +1,8 @@
 //! `bowline`: a task manager for one person or script on one machine.
 //!
-//! `input` parses the command line; `commands` has a file for each command; `ui` shows things to people;
-//! `readings` and `sampling` ask shims for figures. Results go to stdout, one message to stderr.
+//! `input` parses the command line; `commands` has a file for each command, `launch_request` what `run` and `start`
+//! share; `readings` and `sampling` ask shims for figures; `ui` shows things to people. Results go to stdout, one message
+//! to stderr.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -9,6 +10,7 @@ pub mod fuzzing;
 mod commands;
 mod exit_code;
 mod input;
+mod launch_request;
 mod reach;
 mod readings;
 mod sampling;
@@ -20,14 +22,14 @@ use bowline_executor::{Doing, Kind, Result, StateDir};
 use clap::Parser as _;
 
 use commands::{
-    adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, limits, logs, man, pause, ps,
-    resume, rm, run, sandbox, schema, spec, start, stats, stop, top, units, update, upgrade, wait,
+    adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, limits, logs, man, metrics,
+    pause, ps, resume, rm, run, sandbox, schema, spec, start, stats, stop, top, units, update, upgrade, wait,
 };
 use exit_code::exit_code;
 use input::args::{Cli, Command};
 use input::{completion, misuse};
 use ui::colour;
-use ui::print::{complain, say};
+use ui::print::complain;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -73,7 +75,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,
         Command::Events { args } => events::run(&state, &args),
         Command::Explain { id, json } => explain::run(&state, &id.resolve(&state)?, json).await,
-        Command::Metrics(args) => bowline_metrics::run(&state, args, say).await,
+        Command::Metrics(args) => metrics::run(&state, args).await,
         Command::Pause { ids } => pause::run(&state, &ids).await,
         Command::Adopt { ids, all } => adopt::run(&state, &ids, all).await,
         Command::Upgrade { ids, containerd: Some(containerd), dry_run, shim, .. } => {

@@ -1,4 +1,4 @@
-//! The commands of the command line, each in a file of its name; `launch` has what `run` and `start` share.
+//! The commands of the command line, each in a file of its name.
 
 pub mod adopt;
 pub mod attach;
@@ -11,10 +11,10 @@ pub mod explain;
 pub mod gc;
 pub mod inspect;
 pub mod kill;
-pub mod launch;
 pub mod limits;
 pub mod logs;
 pub mod man;
+pub mod metrics;
 pub mod pause;
 pub mod ps;
 pub mod resume;

@@ -12,11 +12,11 @@ use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use tokio::task::JoinHandle;
 
-use crate::commands::launch::{Described, Wanted, describe_task, request, tell_notes, tell_of_slice};
 use crate::commands::{attach, rm};
 use crate::exit_code::TIMED_OUT;
 use crate::input::args::RunArgs;
 use crate::input::args::task::TaskArgs;
+use crate::launch_request::{Described, Wanted, describe_task, request, tell_notes, tell_of_slice};
 use crate::reach;
 use crate::ui::detach::DetachKeys;
 use crate::ui::print::complain;

@@ -8,8 +8,8 @@ use bowline_executor::{Result, ShimCgroup, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
 
-use crate::commands::launch::{Described, Wanted, describe_task, named, request, tell_notes, tell_of_slice};
 use crate::input::args::task::TaskArgs;
+use crate::launch_request::{Described, Wanted, describe_task, named, request, tell_notes, tell_of_slice};
 use crate::ui::print::say;
 use crate::ui::{json, progress};
 

@@ -6,7 +6,7 @@ use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
 
-use super::{examine, remove, warn};
+use super::{examine, rm, warn};
 use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
@@ -31,7 +31,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         None => made_up("sandbox")?,
     };
     if replace {
-        remove::replaced(state, sandbox.name.as_ref()).await?;
+        rm::replaced(state, sandbox.name.as_ref()).await?;
     }
     let members = sandbox.members.clone();
     let shim_cgroup = match sandbox.overhead {
@@ -47,7 +47,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     for (index, member) in members.into_iter().enumerate() {
         if let Err(error) = start::start_member(state, &id, member).await {
             // Create everything or nothing.
-            let gone = remove::remove(state, &id, true).await;
+            let gone = rm::remove(state, &id, true).await;
             let error = error.within(format_args!("members[{index}]"));
             return Err(match gone {
                 Ok(()) => error,

@@ -4,7 +4,7 @@
 //! tasks.
 
 mod create;
-mod remove;
+mod rm;
 
 use bowline_client::spawn::Programs;
 use bowline_executor::{Kind, Result, SandboxState, StateDir, network};
@@ -46,7 +46,7 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
             Ok(0)
         }
         SandboxCommand::Charge { id, pids } => charge(state, &id, &pids).await,
-        SandboxCommand::Rm { ids, force } => remove::run(state, &ids, force).await,
+        SandboxCommand::Rm { ids, force } => rm::run(state, &ids, force).await,
     }
 }
 

@@ -21,7 +21,7 @@ use bowline_sys as sys;
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::pages::FRUGAL;
+use crate::page_release::FRUGAL;
 use crate::program::Program;
 use crate::tolerance;
 use crate::worker::Worker;

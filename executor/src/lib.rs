@@ -88,13 +88,14 @@ mod log;
 mod lsm;
 mod manager_events;
 mod member;
+mod memory_min;
 mod memory_policy;
 mod namespaces;
 pub mod network;
 mod notify;
 mod oci;
 mod owners;
-pub mod pages;
+pub mod page_release;
 mod past_shim;
 mod pause_process;
 pub mod probe;
@@ -109,8 +110,7 @@ pub mod sandbox_namespaces;
 mod sealed;
 mod seccomp;
 pub mod secrets;
-pub mod spare;
-mod spared_memory;
+pub mod spare_fd;
 mod stats;
 mod supervise;
 pub mod systemd;
@@ -211,12 +211,12 @@ where
 {
     let files = handover.as_ref().and_then(Handed::files);
     inheritance::leave_behind_again(config.limits, files)?;
-    spare::keep();
+    spare_fd::keep();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .max_io_events_per_tick(EVENTS_AT_ONCE)
-        .on_thread_park(pages::give_back)
+        .on_thread_park(page_release::give_back)
         .build()
         .doing(Kind::Internal, || "cannot start the event loop")?;
     LocalSet::new().block_on(&runtime, async move {

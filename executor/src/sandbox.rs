@@ -29,10 +29,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{Folder, Lock, StateDir};
+use crate::memory_min;
 use crate::network::{self, Connected};
 use crate::rootfs::layers;
 use crate::sandbox_namespaces::Inodes;
-use crate::spared_memory;
 use crate::systemd::Systemd;
 use crate::undo::{LeftAlone, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 use crate::watch::is_marked;
@@ -532,7 +532,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         keep(systemd.stop(unit));
     }
     for path in &places.own {
-        spared_memory::settle(&layout, systemd, path);
+        memory_min::settle(&layout, systemd, path);
     }
     first.map_or(Ok(Undone { moved, alone }), Err)
 }

@@ -23,9 +23,9 @@ use serde::Serialize;
 
 use super::{Cgroups, place_of, unit_of};
 use crate::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
+use crate::memory_min;
 use crate::owners::{self, Shims};
 use crate::sandbox::undo_sandbox;
-use crate::spared_memory;
 use crate::undo::{cgroups_of, readable, undo};
 
 /// The slice in which systemd has the scopes of these shims.
@@ -361,7 +361,7 @@ impl Cgroups {
                 }
                 (destroyed, _) => drop(destroyed?),
             }
-            spared_memory::settle(&self.layout, &self.systemd, path);
+            memory_min::settle(&self.layout, &self.systemd, path);
             if let Some((parent, _)) =
                 path.rsplit_once('/').filter(|_| left.what != What::Pod && unit_of(path).is_none())
             {

@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::end::{End, Owner, is_null, pipe};
 use crate::handover::{Fd, bytes};
-use crate::{pages, waits};
+use crate::{page_release, waits};
 
 /// Bytes passed on at a time: what a pipe holds. The buffer exists for as long as input is fed.
 const CHUNK: usize = 64 * 1024;
@@ -122,7 +122,7 @@ fn begin(feed: Feed, process_ended: watch::Receiver<bool>, feeds: &Feeds) {
             let mut feeds = feeds.borrow_mut();
             feeds.retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(&feed)));
             feeds.shrink_to_fit();
-            pages::left();
+            page_release::left();
         }
     });
 }

@@ -18,7 +18,7 @@ use oci_spec::runtime::{LinuxCpu, LinuxResources};
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use super::task::Task;
-use crate::{host, sandbox, spared_memory, worker};
+use crate::{host, memory_min, sandbox, worker};
 
 type Shares = BTreeMap<TaskId, Share>;
 
@@ -240,7 +240,7 @@ impl Supervisor {
             worker::start("the joint limits", || {
                 if lowered { patiently(change) } else { change() }?;
                 if spares_other {
-                    spared_memory::settle(&self.layout, &self.config.systemd, &record.cgroup);
+                    memory_min::settle(&self.layout, &self.config.systemd, &record.cgroup);
                 }
                 Ok(())
             })?

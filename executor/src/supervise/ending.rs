@@ -17,7 +17,7 @@ use crate::facts::{Cgroups, TaskFacts};
 use crate::lifecycle::task::{Life, Trigger};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
-use crate::spare;
+use crate::spare_fd;
 use crate::stats;
 use crate::{waits, worker};
 
@@ -163,7 +163,7 @@ impl Task {
             let Some(reserve) = handles.reserve.as_mut() else { return Ok(Put::Unwanted) };
             // Try again with the descriptor in reserve: the lack of one may be the cause.
             let written = self.folder.write_exit(reserve, report);
-            written.or_else(|_| spare::lend(|| self.folder.write_exit(reserve, report)))?
+            written.or_else(|_| spare_fd::lend(|| self.folder.write_exit(reserve, report)))?
         };
         if put == Put::Placed && self.facts.look(|facts| facts.record.durable) {
             self.sync().await?;

@@ -29,7 +29,7 @@ use crate::events::Event;
 use crate::facts::{Checks, ExecEnd, TaskFacts, UnderWay};
 use crate::health::{Check, HealthStatus, OUTPUT};
 use crate::lifecycle;
-use crate::pages;
+use crate::page_release;
 use crate::report::StoppedBy;
 use crate::request::{Exec, ExecOutcome};
 use crate::waits;
@@ -80,7 +80,7 @@ impl Supervisor {
 
     /// Counts a check, unless the task was stopped or paused meanwhile.
     fn checked(self: &Rc<Self>, task: &Rc<Task>, check: Check, under_way: &UnderWay, rules: &Healthcheck) {
-        pages::left();
+        page_release::left();
         let steps = task.facts.look(|facts| facts.steps);
         let runs_on = task.status() == lifecycle::Status::Running && steps == under_way.steps;
         if runs_on && (check.succeeded() || !task.init_ends()) {

@@ -24,7 +24,7 @@ use crate::sandbox::{SandboxRecord, Whole};
 use crate::sandbox_namespaces::Shared;
 use crate::systemd::Systemd;
 use crate::watched_value::WatchedValue;
-use crate::{network, sandbox_namespaces, spared_memory, worker};
+use crate::{memory_min, network, sandbox_namespaces, worker};
 
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";
@@ -293,7 +293,7 @@ impl Sandbox {
             let spared = self.facts.look(|facts| facts.joint.memory_min.map(|_| facts.record.cgroup.clone()));
             if let Some(path) = spared {
                 let settle = || {
-                    spared_memory::settle(layout, systemd, &path);
+                    memory_min::settle(layout, systemd, &path);
                     Ok(())
                 };
                 worker::run("memory.min", settle).await?;

@@ -24,7 +24,7 @@ use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
 use crate::manager_events::{EventSink, ManagerEvent};
-use crate::pages;
+use crate::page_release;
 use crate::report::{ExitReport, StoppedBy};
 use crate::request::{Process, TaskState};
 use crate::rootfs::layers;
@@ -380,9 +380,9 @@ impl Supervisor {
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
         // The launch is over, and the shim may be idle for days.
-        pages::left();
+        page_release::left();
         if self.config.only_a_shim {
-            pages::let_go_of_code();
+            page_release::let_go_of_code();
         }
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_executor::pages::FRUGAL;
+use bowline_executor::page_release::FRUGAL;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
 use bowline_executor::{

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use bowline_executor::pages::FRUGAL;
+use bowline_executor::page_release::FRUGAL;
 use bowline_executor::{Doing, Kind, Result, Sealed, join_cgroup, open_sealed};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};

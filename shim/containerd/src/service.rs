@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bowline_executor::{
-    Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers, pages,
-    parse_process, parse_resources, waits,
+    Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
+    page_release, parse_process, parse_resources, waits,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -222,7 +222,7 @@ impl Service {
             process.ends.release().await;
         }
         // Not when the exec ends, because callers that wait for its end are answered first.
-        pages::left();
+        page_release::left();
         Ok(answer)
     }
 }

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
-use bowline_executor::spare;
+use bowline_executor::spare_fd;
 use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
 
@@ -41,7 +41,7 @@ pub async fn next(listener: &UnixListener) -> UnixStream {
                 }
                 // Accept and close it at once. This fails if another process of the host took the spare descriptor
                 // first.
-                if !spare::lend(|| rustix::net::accept(listener).is_ok()) {
+                if !spare_fd::lend(|| rustix::net::accept(listener).is_ok()) {
                     tokio::time::sleep(NO_ROOM).await;
                 }
             }

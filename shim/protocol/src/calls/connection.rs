@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bowline_executor::clock::Moment;
 use bowline_executor::handover::{Fd, bytes};
-use bowline_executor::{Doing as _, Kind, pages, waits};
+use bowline_executor::{Doing as _, Kind, page_release, waits};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use protobuf::Message as _;
@@ -280,7 +280,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        pages::left();
+        page_release::left();
     }
 }
 

@@ -13,11 +13,10 @@ mod mounts;
 mod network;
 mod process;
 mod profile;
+mod rules;
 mod sandbox;
 mod users;
 mod watch;
-
-use std::path::{Component, Path};
 
 use crate::invalid::Invalid;
 use crate::task::Task;
@@ -65,30 +64,6 @@ impl Task {
         profile::check(self)?;
         log::check(self)
     }
-}
-
-/// An error in `field`, unless `holds`.
-fn require(holds: bool, field: &str, reason: impl FnOnce() -> String) -> Result<(), Invalid> {
-    match holds {
-        true => Ok(()),
-        false => Err(Invalid::new(field, reason())),
-    }
-}
-
-/// No NUL: the kernel would take what is before it.
-fn no_nul(field: &str, text: &str) -> Result<(), Invalid> {
-    require(!text.contains('\0'), field, || "contains a NUL byte".to_string())
-}
-
-/// An absolute path without NUL.
-fn absolute(field: &str, path: &Path) -> Result<(), Invalid> {
-    no_nul(field, &path.to_string_lossy())?;
-    require(path.is_absolute(), field, || format!("{path:?} is not an absolute path"))
-}
-
-/// No `..`, which means something else once a link is on the way.
-fn no_parent(field: &str, path: &Path) -> Result<(), Invalid> {
-    require(!path.components().any(|part| part == Component::ParentDir), field, || format!("{path:?} contains \"..\""))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A task from a bundle: the description must not set fields that belong to the bundle's config.json.
 
-use super::{absolute, require};
+use super::rules::{absolute, require};
 use crate::invalid::Invalid;
 use crate::task::Task;
 

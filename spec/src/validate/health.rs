@@ -1,7 +1,7 @@
 //! The health check.
 
 use super::process::string;
-use super::require;
+use super::rules::require;
 use crate::invalid::Invalid;
 use crate::task::Task;
 

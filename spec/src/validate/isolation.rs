@@ -1,6 +1,6 @@
 //! Namespaces, kernel settings, filters and labels of security modules.
 
-use super::{absolute, no_nul, no_parent, require};
+use super::rules::{absolute, no_nul, no_parent, require};
 use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::task::{Namespace, NetworkMode, Seccomp, Task};

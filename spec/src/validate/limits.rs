@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{no_nul, require};
+use super::rules::{no_nul, require};
 use crate::budget::{SHARES, quota_us};
 use crate::invalid::Invalid;
 use crate::task::{Cpu, IoDevice, Task};

@@ -1,6 +1,6 @@
 //! What is kept of the output.
 
-use super::{absolute, require};
+use super::rules::{absolute, require};
 use crate::invalid::Invalid;
 use crate::task::{LogFormat, Task};
 use crate::values::ByteSize;

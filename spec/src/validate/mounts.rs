@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{absolute, no_nul, no_parent, require};
+use super::rules::{absolute, no_nul, no_parent, require};
 use crate::invalid::Invalid;
 use crate::task::{Mount, MountKind, Task};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{absolute, no_nul, require};
+use super::rules::{absolute, no_nul, require};
 use crate::address::Cidr;
 use crate::invalid::Invalid;
 use crate::task::{AppMesh, Association, Egress, Interface, Network, NetworkMode, Plugins, Proxy, Redirect, Task};

@@ -1,6 +1,6 @@
 //! The command, its arguments and its environment.
 
-use super::{absolute, no_nul, require};
+use super::rules::{absolute, no_nul, require};
 use crate::invalid::Invalid;
 use crate::task::Task;
 use crate::values::Ceiling;

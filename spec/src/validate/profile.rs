@@ -1,7 +1,7 @@
 //! What contradicts a profile: refused by name, as one that asks for
 //! protections must not get fewer.
 
-use super::require;
+use super::rules::require;
 use crate::invalid::Invalid;
 use crate::task::{MountKind, Namespace, Network, Propagation, Seccomp, Task, TaskProfile};
 use crate::values::Ceiling;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::require;
+use super::rules::require;
 use super::{limits, network, users};
 use crate::id::TaskId;
 use crate::invalid::Invalid;

@@ -1,6 +1,6 @@
 //! Who the task is: user, groups, mappings, host name.
 
-use super::{no_nul, require};
+use super::rules::{no_nul, require};
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::require;
+use super::rules::require;
 use crate::invalid::Invalid;
 use crate::task::{Task, Watch, WatchCount, WatchMemory, WatchPressure, WatchProcesses, WatchThrottled};
 use crate::values;

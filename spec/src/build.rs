@@ -1,5 +1,6 @@
 //! From a description and facts about the host to an OCI configuration.
 //!
+//!   host ─ what has to be known of the host
 //!   process ─ who runs what, with which rights
 //!   mounts ─ the root as the task sees it
 //!   resources ─ the cgroup's limits, devices
@@ -8,40 +9,34 @@
 //! Every default protection is decided here or in the files below.
 //! Must not: look at the host; `Host` has what is needed.
 
+mod host;
 mod mounts;
 mod process;
 mod resources;
 mod update;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
-use oci_spec::runtime::{
-    Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, LinuxSeccomp, Spec,
-};
+use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, Spec};
 use serde_json::Value;
 
-use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
-pub use mounts::{ETC, OPT, RESOLV_CONF, hides_owners};
+pub use host::{DeviceNode, Host, UserIds};
+pub use mounts::{ETC, HOST_VIEW, OPT, RESOLV_CONF, hides_owners};
+pub use process::DEFAULT_PATH;
 pub use resources::common_device_rules;
+use resources::filled;
 pub use update::build_update;
 
 /// What runc 1.1 and crun 1.8, as Debian 12 has them, both take.
 const OCI_VERSION: &str = "1.0.2";
-
-/// PATH where the description gives none.
-pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Where a command without a `/` is looked for before PATH, inside the root: the task's folder and the one that it
 /// brings its own files in.
 ///
 /// Source: nomad, `lookupTaskBin` in drivers/shared/executor.
 pub const OWN_FOLDERS: &[&str] = &["/local", "/"];
-
-/// What of the host a task without a root filesystem of its own sees, read-only.
-pub const HOST_VIEW: &[&str] = &["/bin", ETC, "/lib", "/lib32", "/lib64", OPT, "/sbin", "/usr"];
 
 /// Files of `/proc` and `/sys` that reveal the host and that no task needs: hidden.
 pub const MASKED_PATHS: &[&str] = &[
@@ -61,69 +56,6 @@ pub const MASKED_PATHS: &[&str] = &[
 
 /// Files of `/proc` that change the host: read-only.
 pub const READONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-
-/// Facts about this host and root that [`build`] needs; the executor gathers them.
-#[derive(Debug, Clone, Default)]
-pub struct Host {
-    /// The task's user, already resolved inside the root.
-    pub user: UserIds,
-    /// The paths of [`HOST_VIEW`] that exist on this host.
-    pub view: Vec<PathBuf>,
-    /// The file to bind at `/etc/resolv.conf`: what the host's leads to outside of [`HOST_VIEW`], or one with servers
-    /// that the task reaches.
-    pub resolver: Option<PathBuf>,
-    /// The capabilities that the host gives a task: what `add = ["ALL"]` stands for. `None` for all there are.
-    pub capabilities: Option<BTreeSet<Capability>>,
-    /// The CPUs that are online; a description's `cpu.cpuset` must name some of these alone.
-    pub cpus: BTreeSet<u32>,
-    /// The NUMA nodes that are online; a description's `cpu.mems` must name some of these alone.
-    pub mems: BTreeSet<u32>,
-    /// What is found at [`Task::device_paths`].
-    pub devices: BTreeMap<PathBuf, DeviceNode>,
-    /// The parsed profile, where the description names a file; see
-    /// [`seccomp::parse_profile`](crate::seccomp::parse_profile).
-    pub seccomp: Option<LinuxSeccomp>,
-    /// Whether the controllers are on cgroup v2.
-    pub cgroup_v2: bool,
-    /// The sizes of huge pages the kernel offers, such as `2MB`.
-    pub hugepage_sizes: BTreeSet<String>,
-    /// The kernel's version: 6.12 is (6, 12).
-    pub kernel: (u32, u32),
-    /// The AppArmor profile of a task that names none, where this host has one.
-    pub apparmor: Option<String>,
-    /// Where the task's cgroup goes, already decided.
-    pub cgroup_path: String,
-}
-
-/// The ids of a user, whose names are looked up already.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct UserIds {
-    /// User id, inside the user namespace.
-    pub uid: u32,
-    /// The primary group id, inside the user namespace.
-    pub gid: u32,
-    /// The supplementary group ids, without the primary one.
-    pub groups: Vec<u32>,
-    /// The home directory as the root's `/etc/passwd` has it.
-    pub home: Option<PathBuf>,
-}
-
-/// A device node on the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeviceNode {
-    /// `c` for character devices, `b` for block devices.
-    pub kind: char,
-    /// Major number.
-    pub major: i64,
-    /// Minor number.
-    pub minor: i64,
-    /// Permission bits, at most 0o7777.
-    pub mode: u32,
-    /// The user id of its owner.
-    pub uid: u32,
-    /// The id of its group.
-    pub gid: u32,
-}
 
 /// The OCI configuration that `task` stands for on `host`.
 ///
@@ -213,11 +145,6 @@ fn mappings(mappings: &[IdMapping]) -> Option<Vec<LinuxIdMapping>> {
             .expect("every required field is set")
     };
     (!mappings.is_empty()).then(|| mappings.iter().map(mapping).collect())
-}
-
-/// `None` for an empty map.
-fn filled(map: BTreeMap<String, String>) -> Option<HashMap<String, String>> {
-    (!map.is_empty()).then(|| map.into_iter().collect())
 }
 
 /// `spec` as the text of a config.json. The order is stable, unlike that of

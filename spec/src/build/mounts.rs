@@ -9,8 +9,8 @@ use std::path::{Component, Path, PathBuf};
 
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount as OciMount, Root};
 
+use super::host::{Host, UserIds};
 use super::process::maps;
-use super::{HOST_VIEW, Host, UserIds};
 use crate::task::{Mount, MountKind, Namespace, Propagation, Task, TaskProfile};
 
 /// An owner that no file has: where it is the only one that is mapped, every
@@ -153,6 +153,9 @@ pub const ETC: &str = "/etc";
 
 /// Software that is installed by hand; shown where the host has it.
 pub const OPT: &str = "/opt";
+
+/// What of the host a task without a root filesystem of its own sees, read-only.
+pub const HOST_VIEW: &[&str] = &["/bin", ETC, "/lib", "/lib32", "/lib64", OPT, "/sbin", "/usr"];
 
 /// Where every program looks for the resolver's address.
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use oci_spec::runtime::{LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser};
 
-use super::{DEFAULT_PATH, Host};
+use super::host::Host;
 use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::rlimit::{Resource, Rlimit};
 use crate::seccomp::{default_profile, native_arch};
 use crate::task::{IdMapping, Namespace, Seccomp, Task};
 use crate::values::Ceiling;
+
+/// PATH where the description gives none.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// TERM where the description gives none, as with Docker.
 const DEFAULT_TERM: &str = "xterm";

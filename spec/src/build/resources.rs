@@ -1,6 +1,6 @@
 //! The cgroup's limits, and which devices the task may use.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use oci_spec::runtime::{
@@ -8,7 +8,7 @@ use oci_spec::runtime::{
     LinuxPids, LinuxResources, LinuxThrottleDevice, LinuxThrottleDeviceBuilder, LinuxWeightDeviceBuilder,
 };
 
-use super::{DeviceNode, Host};
+use super::host::{DeviceNode, Host};
 use crate::invalid::Invalid;
 use crate::task::Task;
 use crate::validate::numbers;
@@ -119,7 +119,7 @@ pub(super) fn hugepage_limit(size: &str, most: ByteSize, host: &Host) -> Result<
     Ok(limit)
 }
 
-fn unified(task: &Task, host: &Host) -> Result<Option<std::collections::HashMap<String, String>>, Invalid> {
+fn unified(task: &Task, host: &Host) -> Result<Option<HashMap<String, String>>, Invalid> {
     let mut files = task.unified.clone();
     if let Some(high) = task.memory.high {
         files.insert("memory.high".into(), high.as_u64().to_string());
@@ -136,7 +136,12 @@ fn unified(task: &Task, host: &Host) -> Result<Option<std::collections::HashMap<
                       tell how much is used";
         return Err(Invalid::new("watch.memory_high", reason));
     }
-    Ok(super::filled(files))
+    Ok(filled(files))
+}
+
+/// `None` for an empty map.
+pub(super) fn filled(map: BTreeMap<String, String>) -> Option<HashMap<String, String>> {
+    (!map.is_empty()).then(|| map.into_iter().collect())
 }
 
 fn task_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {

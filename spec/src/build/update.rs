@@ -2,8 +2,8 @@
 
 use oci_spec::runtime::{LinuxBlockIo, LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
-use super::Host;
-use super::resources::{DeviceIo, block_io, hugepage_limit, pids_limit, resources};
+use super::host::Host;
+use super::resources::{DeviceIo, block_io, filled, hugepage_limit, pids_limit, resources};
 use crate::invalid::Invalid;
 use crate::task::Task;
 use crate::update::{CpuUpdate, IoUpdate, MemoryUpdate, Update};
@@ -104,7 +104,7 @@ fn unified(update: &Update) -> Option<std::collections::HashMap<String, String>>
         };
         files.insert("memory.high".to_owned(), high);
     }
-    super::filled(files)
+    filled(files)
 }
 
 #[cfg(test)]

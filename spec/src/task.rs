@@ -7,6 +7,7 @@
 mod app_mesh;
 mod health;
 mod isolation;
+mod left_out;
 mod limits;
 mod log;
 mod mount;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use app_mesh::AppMesh;
 pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
+pub(crate) use left_out::is_default;
 pub(crate) use limits::REALTIME_PERIOD_US;
 pub use limits::{Cpu, DEFAULT_PERIOD_US, Io, IoDevice, Memory};
 pub use log::{Log, LogFormat};
@@ -216,10 +218,6 @@ pub struct Task {
     /// Names and values that are kept with the task and do nothing; annotations in OCI.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-}
-
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 impl Task {

@@ -8,7 +8,8 @@
 //! and a CPU limit that exceeds the sandbox's is refused too, as the kernel
 //! does on v1, with an EINVAL for whoever starts that member.
 
-use super::{Joint, Member, SHARES, clamped, quota_us};
+use super::cpu::{SHARES, clamped, quota_us};
+use super::{Joint, Member};
 use crate::invalid::Invalid;
 use crate::task::Sandbox;
 use crate::values::{ByteSize, Ceiling};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Class, Joint, Member, MemoryQos, Needs, SHARES, clamped, ecs, kata, kubelet};
+use super::cpu::{SHARES, clamped};
+use super::{Class, Joint, Member, MemoryQos, Needs, ecs, kata, kubelet};
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;

@@ -16,13 +16,10 @@ mod unit_name;
 pub use drop_in::is_of_older_version;
 pub use manifest::{LEAST_MEMORY, Manifest, OnFailure, Parsed, Service, Slice, parse, schema};
 pub use percent::CpuPercent;
-pub use quota::HostCpuQuota;
+pub use quota::{HostCpuQuota, INFINITY};
 pub use unit_name::{UnitKind, UnitName};
 
 use crate::values::ByteSize;
-
-/// No limit, as systemd writes it.
-pub const INFINITY: u64 = u64::MAX;
 
 /// The limits of a unit, as systemd has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,11 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use super::{CpuPercent, INFINITY};
+use super::CpuPercent;
 use crate::invalid::Invalid;
+
+/// No limit, as systemd writes it.
+pub const INFINITY: u64 = u64::MAX;
 
 /// A percent of a CPU, in µs of a second.
 const PERCENT: u64 = 10_000;

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::left_out::is_default;
 
 /// App Mesh's proxy, which a sandbox's traffic is led through by ECS's plugin `aws-appmesh`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

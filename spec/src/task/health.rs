@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::left_out::is_default;
 use crate::values::Duration;
 
 /// How often, and by which command, the shim asks whether the task is healthy.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::left_out::is_default;
 use crate::invalid::Invalid;
 use crate::text::text_value;
 use crate::values::{ByteSize, Mode};

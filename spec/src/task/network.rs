@@ -10,7 +10,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{AppMesh, is_default};
+use super::AppMesh;
+use super::left_out::is_default;
 use crate::address::{Cidr, MacAddress};
 use crate::invalid::Invalid;
 use crate::text::text_value;

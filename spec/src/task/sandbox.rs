@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Cpu, Memory, Network, Task, is_default};
+use super::left_out::is_default;
+use super::{Cpu, Memory, Network, Task};
 use crate::class::Class;
 use crate::id::TaskId;
 use crate::values::{ByteSize, Ceiling, Place};

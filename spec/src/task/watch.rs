@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::left_out::is_default;
 use crate::values::{ByteSize, Duration};
 
 /// What the shim looks out for. By events of the kernel where it has them, else

@@ -7,7 +7,9 @@ use bowline_error::{Doing, Kind, Result};
 use bowline_sys as sys;
 use rustix::fs::{self, CWD, Mode, OFlags};
 
-use super::{Layer, apart, make, map, overlay};
+use super::layer::Layer;
+use super::making::{make, map};
+use super::{apart, overlay};
 use crate::idmap::Idmap;
 use crate::rootfs::options::Options;
 

@@ -12,7 +12,10 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 use rustix::fs::{self, CWD, Gid, Mode, OFlags, Uid};
 
-use super::{Layer, apart, attach, named, staying, target};
+use super::apart;
+use super::attach::attach;
+use super::layer::{Layer, named};
+use super::place::{staying, target};
 use crate::inside_root::{self, Symlinks};
 use crate::rootfs::open_path;
 

@@ -380,7 +380,7 @@ mod tests {
     fn an_error_that_overtakes_the_pid_is_read_whole() {
         let error = Error::new(Kind::BadSpec, "no");
         let json = serde_json::to_vec(&error).expect("JSON");
-        let mut buffer = vec![child::ERROR];
+        let mut buffer = vec![child::messages::ERROR];
         buffer.extend((json.len() as u32).to_ne_bytes());
         buffer.extend(&json);
         let whole = buffer.len();

@@ -13,7 +13,8 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
-use super::{Payload, capabilities, scheduling};
+use super::payload::Payload;
+use super::{capabilities, scheduling};
 use crate::init_program::InitProgram;
 use crate::lsm::{Labels, Opened};
 use crate::{inheritance, io, joined_users, notify};

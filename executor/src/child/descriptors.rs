@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 
+use super::messages::tell_error;
 use crate::io::{End, Stdio};
 
 /// The descriptors that a process is handed: its standard streams, and what it needs on its way to execve. A
@@ -67,6 +68,6 @@ impl<'a> ChildFds<'a> {
 
     /// Sends an error up the report pipe.
     pub fn tell(&self, error: &Error) {
-        super::tell_error(self.report(), error);
+        tell_error(self.report(), error);
     }
 }

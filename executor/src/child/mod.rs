@@ -16,12 +16,16 @@ mod command;
 mod confine;
 mod descriptors;
 mod environment;
+pub mod messages;
+mod payload;
 mod scheduling;
 mod terminal;
 
 pub use capabilities::give_up as give_up_capabilities;
 pub use confine::{oom_score_adj, set_ids};
 pub use descriptors::ChildFds;
+pub use messages::{CLOSED, HOOKED, HOOKS, MAPPED, PID, READY, START, tell_error};
+pub use payload::Payload;
 pub use scheduling::first_affinity;
 
 use std::convert::Infallible;
@@ -31,10 +35,9 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
-use bowline_cgroup::Entry;
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::{self as sys, SharedText};
-use oci_spec::runtime::{Process, Spec};
+use bowline_sys as sys;
+use oci_spec::runtime::Spec;
 use rustix::fs::{Mode, OFlags};
 
 use crate::hooks::{Container, Point};
@@ -44,47 +47,6 @@ use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
 use crate::rootfs::{self, Additions, Sources};
 use crate::{memory_policy, network, time_namespace};
-
-/// First byte of a message on the report pipe: init is set up and waits for [`START`].
-pub const READY: u8 = b'R';
-/// First byte of a message on the report pipe: four bytes of pid follow.
-pub const PID: u8 = b'P';
-/// A byte on the report pipe: the cgroup takes no process itself, because it has handed controllers down or is part
-/// of a threaded subtree.
-pub const CLOSED: u8 = b'C';
-/// First byte of a message on the report pipe: four bytes of length and an
-/// [`Error`] as JSON follow. It may overtake the worker's [`PID`].
-pub const ERROR: u8 = b'E';
-/// A byte on the report pipe: namespaces and mounts exist, and the shim must run the configuration's hooks before
-/// the root is changed.
-pub const HOOKS: u8 = b'H';
-/// A byte down to init: the hooks have run.
-pub const HOOKED: u8 = b'h';
-/// A byte down to init: its user namespace is mapped.
-pub const MAPPED: u8 = b'm';
-/// A byte down to init: execute the program.
-pub const START: u8 = b's';
-
-/// What every process of a task needs.
-pub struct Payload<'a> {
-    pub process: &'a Process,
-    pub spec: &'a Spec,
-    /// The compiled seccomp filter with its flags.
-    pub filter: Option<(&'a [u8], u64)>,
-    /// Where the filter's listener is sent, if it has one.
-    pub notify: Option<BorrowedFd<'a>>,
-    /// Where it leaves an error, if its filter denies what a report takes.
-    pub last_words: Option<&'a SharedText>,
-    pub stdio: &'a Stdio,
-    /// The cgroups that it joins.
-    pub entry: &'a Entry,
-    /// Whether it stays in the shim's session keyring.
-    pub keeps_keyring: bool,
-    /// Its AppArmor profile and SELinux label, if it has any.
-    pub labels: Option<&'a Labels<'a>>,
-    /// The program that stays above the workload as its init, if there is one.
-    pub init: Option<&'a InitProgram>,
-}
 
 /// What init needs in addition.
 pub struct Init<'a> {
@@ -125,16 +87,6 @@ fn fail(payload: &Payload<'_>, report: RawFd, outcome: Result<Infallible>) -> ! 
         None => tell_error(report, &error),
     }
     sys::exit_now(1)
-}
-
-/// Sends an error up the report pipe.
-pub fn tell_error(report: RawFd, error: &Error) {
-    let json = serde_json::to_vec(error).unwrap_or_default();
-    let mut message = vec![ERROR];
-    message.extend((json.len() as u32).to_ne_bytes());
-    message.extend(json);
-    // If the reader has gone, the error no longer matters.
-    let _ = sys::write_fd(report, &message);
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {

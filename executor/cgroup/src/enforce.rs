@@ -159,7 +159,7 @@ impl Layout {
     }
 
     fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
-        let limits = limit::of(resources)?;
+        let limits = limit::oci::of(resources)?;
         version_support::check(resources, &limits, self.version())?;
         let rules = resources.devices().as_deref().unwrap_or_default();
         match self.version() {

@@ -4,11 +4,11 @@
 //! Pure.
 
 pub mod file;
-mod oci;
+pub mod oci;
 
 use oci_spec::runtime::LinuxDeviceCgroup;
 
-pub use oci::{check_devices, check_swap, of};
+pub use oci::{check_devices, check_swap};
 
 use crate::values::{Amount, CpuQuota, Device, Ids, IoWeight, Rate};
 

@@ -8,8 +8,8 @@ use bowline_spec::budget::Class;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
+use crate::input::args::parsers::{variable, word};
 use crate::input::args::update::ceiling;
-use crate::input::args::{variable, word};
 use crate::input::examples;
 
 /// The path of a cgroup below every hierarchy: absolute, plain, not the root.

@@ -5,6 +5,7 @@
 
 pub mod cgroup;
 pub mod host_limits;
+mod parsers;
 pub mod sandbox;
 pub mod task;
 pub mod update;
@@ -549,16 +550,4 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
     // Short intervals are refused, as each reading takes the shim's time too.
     if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
-}
-
-/// Parses a word as a description would contain it.
-pub fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
-}
-
-pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("{text:?} is not KEY=value")),
-    }
 }

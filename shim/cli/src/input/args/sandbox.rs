@@ -9,8 +9,8 @@ use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, Place};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 
+use crate::input::args::parsers::word;
 use crate::input::args::update::UpdateArgs;
-use crate::input::args::word;
 use crate::input::examples;
 use crate::input::network::{network, port};
 use crate::input::set::Setting;

@@ -17,8 +17,8 @@ use bowline_spec::{Device, LogFormat, Mount, NetworkMode, OnUnhealthy, Port};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueHint};
 
+use super::parsers::word;
 use super::update::ceiling;
-use super::word;
 use crate::input::environment::Variable;
 use crate::input::mounts::{device, mount, tmpfs, volume};
 use crate::input::network::{network, port};

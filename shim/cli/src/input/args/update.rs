@@ -6,7 +6,7 @@ use bowline_spec::Invalid;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use clap::Args;
 
-use crate::input::args::variable;
+use crate::input::args::parsers::variable;
 use crate::input::io::IoArg;
 
 // Limits as typed; `max` or `-1` lifts one.

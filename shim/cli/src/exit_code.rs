@@ -6,6 +6,10 @@ use bowline_executor::Kind;
 pub const FAILED: u8 = 125;
 /// Exit code after a timeout.
 pub const TIMED_OUT: u8 = 124;
+/// Exit code when something was skipped and reported, and the rest was done.
+pub const PARTLY: u8 = 1;
+/// Exit code of `cgroup exists` and `cgroup name` if there is no such cgroup.
+pub const NOWHERE: u8 = 1;
 /// Exit code of an invalid command line.
 pub const USAGE: u8 = 2;
 

@@ -10,16 +10,13 @@ use bowline_spec::values::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 use serde_json::json;
 
-use crate::exit_code::FAILED;
+use crate::exit_code::{FAILED, NOWHERE};
 use crate::input::args::cgroup::{CgroupCommand, SetArgs};
 use crate::ui::json;
 use crate::ui::numbers::{count, cpu_time, or_dash, size};
 use crate::ui::print::{complain, say, show};
 use crate::ui::table::{Cell, Column, render};
 use bowline_client::spawn;
-
-/// Exit code of `exists` if there is no such cgroup.
-const NOWHERE: u8 = 1;
 
 /// The CPU period for a cgroup that has none, in µs.
 const PERIOD: u64 = 100_000;

@@ -9,7 +9,7 @@ use bowline_spec::place::{OURS, PODS, PodPlace, SandboxPlace};
 use bowline_spec::unit;
 use serde_json::json;
 
-use super::NOWHERE;
+use crate::exit_code::NOWHERE;
 use crate::input::args::cgroup::{NameArgs, NamingDriver};
 use crate::ui::json;
 use crate::ui::print::say;

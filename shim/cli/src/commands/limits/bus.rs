@@ -9,7 +9,7 @@ use bowline_executor::{Error, Kind, Result, is_cgroup_v2};
 use bowline_spec::host_limits::{Change, HostCpuQuota, INFINITY, InForce, UnitName};
 use bowline_spec::values::ByteSize;
 
-use super::PARTLY;
+use crate::exit_code::PARTLY;
 use crate::ui::print::{complain, say};
 
 /// Access to systemd that remembers whether something was skipped.

@@ -26,9 +26,6 @@ use crate::input::args::host_limits::LimitsCommand;
 use crate::ui::json;
 use crate::ui::print::complain;
 
-/// Exit code when something was skipped and reported, and the rest was done.
-const PARTLY: u8 = 1;
-
 /// The largest manifest that is read, in bytes.
 const LARGEST: u64 = 1 << 20;
 

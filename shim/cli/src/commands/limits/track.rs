@@ -6,8 +6,8 @@ use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::host_limits::UnitName;
 use bowline_spec::unit::{folder, slice_path};
 
-use super::PARTLY;
 use super::bus::Bus;
+use crate::exit_code::PARTLY;
 use crate::ui::print::{complain, say};
 
 pub fn list(state: &StateDir) -> Result<u8> {

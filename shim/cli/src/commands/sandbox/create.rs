@@ -6,7 +6,8 @@ use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
 
-use super::{examine, rm, warn};
+use super::inspection::{examine, warn};
+use super::rm;
 use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;

@@ -4,18 +4,18 @@
 //! tasks.
 
 mod create;
+mod inspection;
 mod rm;
 
 use bowline_client::spawn::Programs;
-use bowline_executor::{Kind, Result, SandboxState, StateDir, network};
+use bowline_executor::{Kind, Result, StateDir, network};
 use bowline_spec::id::TaskId;
-use serde::Serialize;
 
+use self::inspection::{Inspection, examine, warn};
 use crate::commands::stats;
 use crate::commands::update;
 use crate::input::args::sandbox::SandboxCommand;
 use crate::input::each_task::settle;
-use crate::input::filter::NOT_ANSWERING;
 use crate::ui::json;
 use crate::ui::numbers;
 use crate::ui::print::{complain, say, show};
@@ -63,61 +63,6 @@ async fn charge(state: &StateDir, id: &TaskId, pids: &[String]) -> Result<u8> {
         complain(&format!("{pid} is not a process; it is left out"), None);
     }
     Ok(0)
-}
-
-/// A sandbox, as `inspect` and `ls` print it.
-#[derive(Debug, Serialize)]
-struct Inspection {
-    id: TaskId,
-    /// "ready"; "created" while it is being created; "dead" if its shim died; "not answering"; "damaged" if its record
-    /// cannot be read.
-    status: &'static str,
-    #[serde(flatten)]
-    state: Option<SandboxState>,
-    /// All tasks that are or were members.
-    tasks: Vec<TaskId>,
-}
-
-/// Collects what is known of one sandbox, from its shim or its folder.
-async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
-    let folder = bowline_client::sandbox::folder(state, id)?;
-    let (status, found) = match bowline_client::find(&folder, id).await {
-        Ok(bowline_client::Presence::Live(shim)) => match shim.sandbox_state().await {
-            Ok(found) => ("ready", Some(found)),
-            Err(error) if error.kind() == Kind::NotFound => ("created", None),
-            Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
-            Err(error) => return Err(error),
-        },
-        Ok(bowline_client::Presence::Starting) => ("created", None),
-        Ok(bowline_client::Presence::Dead | bowline_client::Presence::Exited(_)) => ("dead", None),
-        Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
-        Err(error) => return Err(error),
-    };
-    let found = match found {
-        Some(found) => found,
-        None => {
-            let record = folder.sandbox()?.ok_or_else(|| bowline_client::sandbox::unknown(id))?;
-            SandboxState {
-                class: record.sandbox.class(&[]),
-                record,
-                budget: bowline_executor::JointLimits::default(),
-                notes: Vec::new(),
-                members: Vec::new(),
-            }
-        }
-    };
-    Ok(Inspection { id: id.clone(), status, state: Some(found), tasks: state.members(id)? })
-}
-
-/// Reports how the sandbox differs from its description, and which limits this host does not enforce.
-fn warn(found: &Inspection) {
-    let Some(state) = &found.state else { return };
-    for limit in &state.record.unenforced {
-        complain(&format!("not enforced: {limit}"), None);
-    }
-    for note in &state.notes {
-        complain(note, None);
-    }
 }
 
 async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {

@@ -1,0 +1,63 @@
+//! What is known of a sandbox, and what of it differs from its description.
+
+use bowline_executor::{Kind, Result, SandboxState, StateDir};
+use bowline_spec::id::TaskId;
+use serde::Serialize;
+
+use crate::input::filter::NOT_ANSWERING;
+use crate::ui::print::complain;
+
+/// A sandbox, as `inspect` and `ls` print it.
+#[derive(Debug, Serialize)]
+pub struct Inspection {
+    pub id: TaskId,
+    /// "ready"; "created" while it is being created; "dead" if its shim died; "not answering"; "damaged" if its record
+    /// cannot be read.
+    pub status: &'static str,
+    #[serde(flatten)]
+    pub state: Option<SandboxState>,
+    /// All tasks that are or were members.
+    pub tasks: Vec<TaskId>,
+}
+
+/// Collects what is known of one sandbox, from its shim or its folder.
+pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
+    let folder = bowline_client::sandbox::folder(state, id)?;
+    let (status, found) = match bowline_client::find(&folder, id).await {
+        Ok(bowline_client::Presence::Live(shim)) => match shim.sandbox_state().await {
+            Ok(found) => ("ready", Some(found)),
+            Err(error) if error.kind() == Kind::NotFound => ("created", None),
+            Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+            Err(error) => return Err(error),
+        },
+        Ok(bowline_client::Presence::Starting) => ("created", None),
+        Ok(bowline_client::Presence::Dead | bowline_client::Presence::Exited(_)) => ("dead", None),
+        Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+        Err(error) => return Err(error),
+    };
+    let found = match found {
+        Some(found) => found,
+        None => {
+            let record = folder.sandbox()?.ok_or_else(|| bowline_client::sandbox::unknown(id))?;
+            SandboxState {
+                class: record.sandbox.class(&[]),
+                record,
+                budget: bowline_executor::JointLimits::default(),
+                notes: Vec::new(),
+                members: Vec::new(),
+            }
+        }
+    };
+    Ok(Inspection { id: id.clone(), status, state: Some(found), tasks: state.members(id)? })
+}
+
+/// Reports how the sandbox differs from its description, and which limits this host does not enforce.
+pub fn warn(found: &Inspection) {
+    let Some(state) = &found.state else { return };
+    for limit in &state.record.unenforced {
+        complain(&format!("not enforced: {limit}"), None);
+    }
+    for note in &state.notes {
+        complain(note, None);
+    }
+}

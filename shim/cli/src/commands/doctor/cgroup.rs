@@ -4,7 +4,8 @@ use std::path::Path;
 
 use bowline_executor::probe::{self, Cgroups, Hierarchy};
 
-use super::{Fact, setting};
+use super::fact::{Fact, State};
+use super::setting::setting;
 
 /// A controller: its names on v2 and v1, what is refused without it, and whether that is every task by default.
 struct Controller {
@@ -199,7 +200,7 @@ fn since(version: &str, name: &str, found: Option<bool>, effect: &str) -> Fact {
     match found {
         Some(true) => Fact::has(name, "yes"),
         Some(false) => Fact::lacks(name, "no", effect).fix(format!("a kernel from Linux {version} on")),
-        None => Fact::new(name, super::State::Unknown, "there is no cgroup that would show it"),
+        None => Fact::new(name, State::Unknown, "there is no cgroup that would show it"),
     }
 }
 
@@ -230,6 +231,6 @@ fn swap(cgroups: &Cgroups) -> Fact {
     match has {
         Some(true) => Fact::has(name, there),
         Some(false) => Fact::lacks(name, there, "`memory.swap` is refused").fix("the kernel parameter swapaccount=1"),
-        None => Fact::new(name, super::State::Unknown, "there is no cgroup with memory that would show it"),
+        None => Fact::new(name, State::Unknown, "there is no cgroup with memory that would show it"),
     }
 }

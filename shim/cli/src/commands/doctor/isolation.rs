@@ -4,7 +4,8 @@ use std::path::Path;
 
 use bowline_executor::probe::{self, NamespaceKind};
 
-use super::{Fact, setting};
+use super::fact::Fact;
+use super::setting::setting;
 
 /// The kinds of namespaces, and what is refused without each.
 const NAMESPACES: [(NamespaceKind, &str, &str); 7] = [

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use bowline_executor::probe;
 
-use super::{Fact, setting};
+use super::fact::Fact;
+use super::setting::setting;
 
 /// The oldest kernel that bowline is tested on. Its close_range, of 5.9, keeps the shim's files from tasks.
 const OLDEST: (u32, u32) = (5, 10);
@@ -18,7 +19,7 @@ pub fn facts(root: bool) -> Vec<Fact> {
         facts.extend(names.map(Fact::unknown));
     }
     #[cfg(feature = "absent")]
-    facts.push(Fact::new("taken for absent", super::State::Lacks, bowline_executor::all_absent().join(" ")));
+    facts.push(Fact::new("taken for absent", super::fact::State::Lacks, bowline_executor::all_absent().join(" ")));
     facts
 }
 

@@ -9,7 +9,8 @@ use bowline_executor::StateDir;
 use bowline_spec::TaskId;
 use rustix::fs::{Access, AtFlags, CWD};
 
-use super::{Fact, setting};
+use super::fact::Fact;
+use super::setting::setting;
 
 /// With less space than this, task output soon no longer fits.
 const LITTLE_ROOM: u64 = 16 << 20;

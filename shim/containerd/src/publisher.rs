@@ -11,15 +11,14 @@
 //! starts without containerd.
 
 mod delivery;
+mod queue;
 
-use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_executor::handover::bytes;
 use bowline_executor::{Doing, Error, Kind, Result, waits};
-use containerd_shim_protos::events::task::TaskExit;
 use containerd_shim_protos::shim::event::Envelope;
 use jiff::Timestamp;
 use protobuf::Message;
@@ -30,6 +29,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use delivery::Delivery;
+use queue::{Queue, Shared};
 
 /// How many events may wait for containerd.
 const LIMIT: usize = 2048;
@@ -43,28 +43,6 @@ pub struct Publisher {
     shared: Arc<Shared>,
     /// Delivers what is published, once that was begun.
     delivery: Option<Rc<tokio::sync::Mutex<Delivery>>>,
-}
-
-struct Shared {
-    namespace: String,
-    /// Where containerd takes events; without an address they are dropped.
-    address: Option<String>,
-    limit: usize,
-    patience: Duration,
-    queue: Mutex<Queue>,
-    /// Notified when an event is added.
-    added: Notify,
-    /// Notified when the queue becomes empty.
-    emptied: Notify,
-}
-
-/// The waiting events. The first stays until containerd has taken it.
-#[derive(Default)]
-struct Queue {
-    events: VecDeque<Envelope>,
-    /// Whether the first is being sent, so that it cannot be dropped.
-    sending: bool,
-    dropped: u64,
 }
 
 /// The publisher, as a shim hands it over.
@@ -224,64 +202,12 @@ fn type_of<E: Message>(_: &E) -> String {
     format!("containerd.events.{}", E::NAME)
 }
 
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, envelope: Envelope) {
-        let mut queue = self.queue();
-        queue.events.push_back(envelope);
-        if queue.events.len() > self.limit {
-            let first = usize::from(queue.sending);
-            let oldest = (first..queue.events.len()).find(|index| !is_exit(&queue.events[*index]));
-            if let Some(gone) = oldest.and_then(|index| queue.events.remove(index)) {
-                queue.dropped += 1;
-                let (topic, dropped) = (gone.topic, queue.dropped);
-                tracing::error!(dropped, "event {topic} is lost: {} wait for containerd already", self.limit);
-            }
-        }
-        self.added.notify_one();
-    }
-
-    /// Waits for the first event. It stays in the queue.
-    async fn first(&self) -> Envelope {
-        loop {
-            let added = self.added.notified();
-            if let Some(first) = self.begin() {
-                return first;
-            }
-            added.await;
-        }
-    }
-
-    fn begin(&self) -> Option<Envelope> {
-        let mut queue = self.queue();
-        let first = queue.events.front().cloned();
-        queue.sending = first.is_some();
-        first
-    }
-
-    fn finish(&self) {
-        let mut queue = self.queue();
-        queue.sending = false;
-        queue.events.pop_front();
-        if queue.events.is_empty() {
-            self.emptied.notify_waiters();
-        }
-    }
-}
-
-fn is_exit(envelope: &Envelope) -> bool {
-    envelope.event.type_url.strip_prefix("containerd.events.") == Some(TaskExit::NAME)
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
 
     use async_trait::async_trait;
-    use containerd_shim_protos::events::task::{TaskOOM, TaskStart};
+    use containerd_shim_protos::events::task::{TaskExit, TaskOOM, TaskStart};
     use containerd_shim_protos::shim::events::ForwardRequest;
     use containerd_shim_protos::shim_async::{Events, create_events};
     use protobuf::well_known_types::empty::Empty;
@@ -289,6 +215,7 @@ mod tests {
     use ttrpc::Code;
     use ttrpc::r#async::{Server, TtrpcContext, transport::Listener};
 
+    use super::queue::is_exit;
     use super::*;
 
     const SOON: Duration = Duration::from_secs(20);

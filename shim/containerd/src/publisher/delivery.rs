@@ -7,6 +7,7 @@ use std::time::Duration;
 use bowline_executor::clock::Moment;
 use bowline_executor::handover::{Fd, bytes};
 use bowline_executor::{Doing as _, Kind};
+use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim::events::ForwardRequest;
 use protobuf::Message as _;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use ttrpc::proto::{Code, KeyValue, Request, Response, Status};
 
-use super::{Envelope, Shared};
+use super::queue::Shared;
 use bowline_protocol::calls::frame::{self, Frame, Frames, Header};
 
 /// How long to wait before a call is repeated: at first, and at most.

@@ -3,14 +3,13 @@
 //! containerd's clients read a figure that this host does not measure as zero. A missing limit is sent as the kernel's
 //! value for none to v1, and as the largest number to v2.
 
+mod figures;
 mod v1;
 mod v2;
 
-use std::collections::BTreeMap;
-
 use bowline_executor::{Doing, Kind, Result, Stats};
+use protobuf::Message;
 use protobuf::well_known_types::any::Any;
-use protobuf::{Message, MessageField};
 
 /// Encodes `stats` as the message that containerd reads.
 ///
@@ -28,46 +27,10 @@ fn any(type_url: &str, metrics: &impl Message) -> Result<Any> {
     Ok(Any { type_url: type_url.to_owned(), value, ..Any::default() })
 }
 
-/// The kernel's own counters of `memory.stat`.
-struct Counters<'s>(Option<&'s BTreeMap<String, u64>>);
-
-impl Counters<'_> {
-    fn get(&self, name: &str) -> u64 {
-        self.0.and_then(|counters| counters.get(name)).copied().unwrap_or(0)
-    }
-
-    /// The sum of a counter that Linux 5.9 split into these parts.
-    fn sum(&self, name: &str) -> u64 {
-        let parts = ["", "_anon", "_file"].map(|part| self.get(&format!("{name}{part}")));
-        parts.into_iter().sum()
-    }
-}
-
-fn some<M>(message: M) -> MessageField<M> {
-    MessageField::some(message)
-}
-
-fn count(figure: Option<u64>) -> u64 {
-    figure.unwrap_or(0)
-}
-
-/// Parses `8:0` into major and minor number.
-fn numbers(device: &str) -> (u64, u64) {
-    let numbers = device.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    numbers.unwrap_or_default()
-}
-
-fn limit(limit: Option<u64>) -> u64 {
-    limit.unwrap_or(u64::MAX)
-}
-
-/// Caps a figure at what its field can hold.
-fn narrow(figure: u64) -> u32 {
-    u32::try_from(figure).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use bowline_executor::HugepagesStats;
     use containerd_shim_protos::cgroups::metrics as v1;
     use containerd_shim_protos::cgroups_v2::metrics as v2;

@@ -4,7 +4,7 @@ use bowline_executor::{IoDeviceStats, MemoryAccountStats, Stats};
 use containerd_shim_protos::cgroups::metrics as v1;
 use protobuf::MessageField;
 
-use super::{Counters, count, limit, narrow, numbers, some};
+use super::figures::{Counters, count, limit, narrow, numbers, some};
 
 /// v1's value for no limit: the largest multiple of a page.
 const UNLIMITED: u64 = 0x7fff_ffff_ffff_f000;

@@ -4,7 +4,7 @@ use bowline_executor::{IoDeviceStats, Pressure, Stall, Stats};
 use containerd_shim_protos::cgroups_v2::metrics as v2;
 use protobuf::MessageField;
 
-use super::{Counters, count, limit, narrow, numbers, some};
+use super::figures::{Counters, count, limit, narrow, numbers, some};
 
 /// The value for no limit.
 const UNLIMITED: u64 = u64::MAX;

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use super::options::Options;
+use super::runtime;
 
 /// The file with init's pid.
 const PID: &str = "init.pid";
@@ -22,7 +23,7 @@ pub fn write(bundle: &Path, pid: i32, options: &Options) {
         "no_new_keyring": options.no_new_keyring,
         "no_pivot_root": options.no_pivot_root,
     });
-    let all = [(PID, pid.to_string()), (OPTIONS, options.to_string()), (RUNTIME, super::RUNTIME.to_owned())];
+    let all = [(PID, pid.to_string()), (OPTIONS, options.to_string()), (RUNTIME, runtime::RUNTIME.to_owned())];
     for (name, text) in all {
         let path = bundle.join(name);
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);

@@ -5,9 +5,10 @@ use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use protobuf::Message as _;
 use protobuf::well_known_types::any::Any;
 
+use super::bootstrap;
 use super::options::Options;
+use super::runtime::RUNTIME;
 use super::start::GROUPS;
-use super::{RUNTIME, bootstrap};
 
 /// The type of the OCI's features, which are JSON, as containerd registers it.
 const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";

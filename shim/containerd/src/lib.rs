@@ -26,11 +26,13 @@ mod manager_events;
 pub mod metrics;
 pub mod options;
 pub mod publisher;
+mod runtime;
 mod sandbox;
 mod sandbox_calls;
 pub mod serve;
 mod service;
 pub mod start;
+mod stdout;
 mod streams;
 
 use std::io::Write as _;
@@ -46,12 +48,9 @@ use bowline_executor::upgrade::{Handover, read_facts};
 
 use handover::Handed;
 use invocation::{Action, Invocation};
+pub use runtime::{BINARY, RUNTIME};
 use serve::Begin;
-
-/// The name of the runtime that this is the shim of.
-pub const RUNTIME: &str = "io.containerd.bowline.v1";
-/// The name of the binary, which containerd derives from that of the runtime.
-pub const BINARY: &str = "containerd-shim-bowline-v1";
+use stdout::say;
 
 /// Runs the whole program. containerd shows stderr to its users.
 pub fn main() -> ExitCode {
@@ -87,13 +86,6 @@ fn run() -> Result<()> {
         Action::TakeOver(invocation, handover) => go_on(invocation, handover),
         Action::ReadFacts => read_facts::<Handed>(),
     }
-}
-
-/// Writes the whole output to stdout.
-fn say(bytes: &[u8]) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
-    written.doing(Kind::Internal, || "cannot write to stdout")
 }
 
 /// Runs the serving process. Its errors go to the log, because `start` has already replied and ended.

@@ -20,8 +20,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::{Level, Metadata};
 
-use super::RUNTIME;
 use super::invocation::Invocation;
+use super::runtime::RUNTIME;
 
 /// The longest write that a pipe takes whole or not at all (PIPE_BUF).
 const LONGEST_LINE: usize = 4096;

@@ -20,6 +20,7 @@ use super::background::{self, Background};
 use super::bootstrap;
 use super::invocation::Invocation;
 use super::options::Options;
+use super::stdout::say;
 
 /// Annotations that name a container's group; the first one found counts.
 pub const GROUPS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
@@ -49,13 +50,13 @@ pub fn run(mut invocation: Invocation) -> Result<()> {
     };
     made.file = write_address(&invocation.bundle, &address)?;
     let Some(listener) = listener else {
-        super::say(&reply)?;
+        say(&reply)?;
         made.keep();
         return Ok(());
     };
     background::settle(&invocation, options.shim_cgroup.as_deref())?;
     let serving = Background::start(&invocation, &address, listener)?;
-    super::say(&reply)?;
+    say(&reply)?;
     serving.let_go();
     made.keep();
     Ok(())

@@ -9,7 +9,7 @@ use bowline_spec::unit::{ROOT, parent};
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
 use super::drop_ins::{self, CONTROL};
-use super::{Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, values};
+use super::systemd::{Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, values};
 
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";

@@ -34,7 +34,6 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/containerd.rs"));
 }
 use proto::*;
-use tasks::of;
 
 /// How long it may take to be up, and to do what is asked at a time: no measurement lasts for ever. On an emulated
 /// processor that is busy, crun alone takes more than ten seconds.
@@ -229,4 +228,8 @@ fn connect(ready: &UnixDatagram, socket: &Path, name: &str) -> Result<(Runtime, 
 
 fn any(type_url: &str, value: Vec<u8>) -> Any {
     Any { type_url: type_url.to_owned(), value, ..Default::default() }
+}
+
+fn of(id: &str) -> OfTask {
+    OfTask { container_id: id.to_owned(), ..Default::default() }
 }

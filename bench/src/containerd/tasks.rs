@@ -17,7 +17,7 @@ use rustix::io::ioctl_fionbio;
 use serde_json::{Value, json};
 
 use super::proto::{self, *};
-use super::{Daemon, FLOOR, PATIENCE, any};
+use super::{Daemon, FLOOR, PATIENCE, any, of};
 use crate::grpc::Answers;
 use crate::memory::{Sleepers, kernel_number};
 use crate::rounds::Rounds;
@@ -389,10 +389,6 @@ async fn next_exit(exits: &mut Answers) -> Result<TaskExit> {
     let envelope = next.ok_or_else(|| Error::new(Kind::Internal, "containerd tells no more events"))?;
     TaskExit::parse_from_bytes(&envelope.event.value)
         .doing(Kind::Internal, || "cannot read an exit event of containerd's")
-}
-
-pub(super) fn of(id: &str) -> OfTask {
-    OfTask { container_id: id.to_owned(), ..Default::default() }
 }
 
 fn expect(status: u32, expected: u32) -> Result<()> {

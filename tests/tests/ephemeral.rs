@@ -108,6 +108,9 @@ fn half_of_the_memory_is_the_default_bound() {
     let task = host.task("exec sleep 1000").flag("--ephemeral").start();
     assert_eq!(task.inspect()["task"]["ephemeral"], "1G");
     task.end();
+    let task = host.task("exec sleep 1000").flag("--ephemeral").flag("--set=memory.limit=48M").start();
+    assert_eq!(task.inspect()["task"]["ephemeral"], "24M");
+    task.end();
     host.assert_nothing_left();
 }
 

@@ -113,6 +113,20 @@ fn its_limits_are_flags_fields_and_updates() {
 }
 
 #[test]
+fn what_depends_on_its_memory_limit_depends_on_the_profiles_too() {
+    let host = Host::new();
+    let idle = || host.task("exec sleep 1000").flag("--untrusted");
+    let ephemeral = idle().flag("--ephemeral").start();
+    assert_eq!(ephemeral.inspect()["task"]["ephemeral"], "128M");
+    let swap = idle().flag("--memory-swap=300M").start();
+    assert_eq!(swap.inspect()["task"]["memory"]["swap"], "44M");
+    idle().flag("--memory-swap=200M").assert_refused(2, &["--memory-swap", "256M"]);
+    ephemeral.end();
+    swap.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn its_home_is_empty_and_its_own_and_nothing_else_is_there_to_write() {
     let host = Host::new();
     let script = "pwd; echo $HOME; ls -A ~; echo mine > ~/x && cat ~/x; stat -c %a ~; [ -O ~ ] && echo own; \

@@ -80,28 +80,38 @@ impl Flags {
         task.timeout = args.timeout.or(task.timeout);
         task.stop.signal = args.stop_signal.or(task.stop.signal);
         task.stop.grace = args.stop_timeout.or(task.stop.grace);
-        limits(task, args.limits)?;
+        let memory_swap = args.limits.memory_swap;
+        limits(task, args.limits);
         task.mounts.extend(mounts);
+        let ephemeral = args.files.ephemeral;
         files(task, args.files);
         isolation(task, args.isolation);
         health(task, args.health)?;
         task.log.format = args.log.format.or(task.log.format);
         task.log.max_size = args.log.size.or(task.log.max_size);
         task.log.max_files = args.log.files.or(task.log.max_files);
-        set_all(task, &args.set, bowline_spec::parse)
+        set_all(task, &args.set, bowline_spec::parse)?;
+        // The profile and `--set` may limit memory too.
+        let memory = task.settled().memory.limit;
+        if let (Some(both), None) = (memory_swap, task.memory.swap) {
+            task.memory.swap = Some(swap(memory, both)?);
+        }
+        if ephemeral.is_some() {
+            task.ephemeral.get_or_insert(half(memory));
+        }
+        Ok(())
     }
 }
 
-fn limits(task: &mut Task, flags: LimitFlags) -> Result<()> {
+fn limits(task: &mut Task, flags: LimitFlags) {
     task.memory.limit = flags.memory.or(task.memory.limit);
-    if let Some(both) = flags.memory_swap {
-        task.memory.swap = Some(swap(task.memory.limit, both)?);
+    if flags.memory_swap.is_some() {
+        task.memory.swap = None;
     }
     task.cpu.limit = flags.cpus.or(task.cpu.limit);
     task.cpu.cpuset = flags.cpuset_cpus.or(task.cpu.cpuset.take());
     task.pids = flags.pids.or(task.pids);
     task.rlimits.extend(flags.ulimit);
-    Ok(())
 }
 
 /// What docker's limit of memory and swap together leaves for swap.
@@ -117,12 +127,15 @@ fn swap(memory: Option<ByteSize>, both: Ceiling<ByteSize>) -> Result<Ceiling<Byt
     Ok(Ceiling::At(ByteSize::bytes(swap)))
 }
 
+/// The default size of an ephemeral root. The filesystem is full before the task is out of memory.
+fn half(memory: Option<ByteSize>) -> ByteSize {
+    memory.map_or(ByteSize::mib(1024), |limit| ByteSize::bytes(limit.as_u64() / 2))
+}
+
 fn files(task: &mut Task, flags: FileFlags) {
     task.rootfs = flags.rootfs.or(task.rootfs.take());
     if let Some(size) = flags.ephemeral {
-        // The filesystem is full before the task is out of memory.
-        let half = task.memory.limit.map(|limit| ByteSize::bytes(limit.as_u64() / 2));
-        task.ephemeral = size.or(half).or(Some(ByteSize::mib(1024)));
+        task.ephemeral = size;
     }
     if flags.read_only {
         task.readonly_rootfs = Some(true);

@@ -139,7 +139,7 @@ pub struct FileFlags {
     /// Make the root itself read-only, as it is without --rootfs
     #[arg(long, help_heading = FILES)]
     pub read_only: bool,
-    /// Keep changes to the root in memory, at most SIZE, until the task ends [default SIZE: half of --memory, else 1G]
+    /// Keep changes to the root in memory, at most SIZE, until the task ends [default SIZE: half of the memory limit, else 1G]
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, conflicts_with = "read_only")]
     #[arg(help_heading = FILES)]
     pub ephemeral: Option<Option<ByteSize>>,

@@ -107,12 +107,12 @@ fn an_id_that_nobody_has_is_an_error_of_every_command() {
 }
 
 #[test]
-fn nothing_to_run_is_bad_usage_or_refused() {
+fn nothing_to_run_is_bad_usage() {
     let host = Host::new();
     for args in [&["run"][..], &["run", "--"], &["start"]] {
         let ran = host.bowline(args);
-        assert!(ran.code == Some(2) || ran.code == Some(125), "{ran}");
-        assert!(ran.err().starts_with("bowline: ") && ran.err().contains("command"), "{ran}");
+        ran.assert_refused(2, &["command"]);
+        assert!(ran.err().ends_with(&format!("\nhint: see `bowline {} --help`", args[0])), "{ran}");
     }
     let task = host.task("exec sleep 1000").start();
     task.bowline("exec", []).assert_refused(2, &[]);
@@ -221,6 +221,43 @@ fn what_a_task_cannot_do_now_is_refused_with_the_likely_mend() {
     }
     running.end();
     paused.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_error_of_a_field_names_the_flag_that_set_it() {
+    let host = Host::new();
+    for (flag, parts) in [
+        ("--tmpfs=/proc/x", &["mounts[0].destination"][..]),
+        ("--ulimit=nofile=2:1", &["rlimits.nofile"]),
+        ("--cpuset-cpus=9999", &["cpu.cpuset"]),
+        ("--memory=1K", &["memory.limit"]),
+        ("--hostname=a b", &["hostname"]),
+        ("--workdir=relative", &["workdir"]),
+        ("--user=no-such-user", &["user"]),
+        ("--device=/dev/no-such-device", &["devices"]),
+        ("--rootfs=/no/such/root", &["rootfs"]),
+        ("--network=/no/such/netns", &["namespaces.network"]),
+        ("--log-size=1", &["log.max_size"]),
+    ] {
+        let ran = host.bowline(["run", "--name", &host.new_id(), flag, "true"]);
+        ran.assert_refused(125, parts);
+        let name = flag.split('=').next().unwrap_or_default();
+        assert!(ran.err().ends_with(&format!("\nhint: this comes from {name}; see `bowline run --help`")), "{ran}");
+    }
+    let file = host.file("task.toml", "command = 'true'\npids = 0");
+    let file = file.to_str().expect("ASCII");
+    let ran = host.bowline(["run", "-f", file]);
+    assert!(ran.assert_refused(125, &["pids"]).err().contains("\nhint: `bowline schema`"), "{ran}");
+    let ran = host.bowline(["run", "-f", file, "--pids=9", "--hostname=a b"]);
+    assert!(ran.assert_refused(125, &["hostname"]).err().contains("\nhint: this comes from --hostname"), "{ran}");
+    let task = host.task("exec sleep 1000").start();
+    for flag in ["--workdir=relative", "--user=no-such-user"] {
+        let ran = task.bowline("exec", [flag, "true"]);
+        ran.assert_refused(125, &[]);
+        assert!(ran.err().contains("\nhint: this comes from "), "{ran}");
+    }
+    task.end();
     host.assert_nothing_left();
 }
 

@@ -181,6 +181,10 @@ fn wrong_secrets_are_refused() {
     refused("/dev/zero:x", 2, &["larger than 1 MiB"]);
     refused("/no/such/file", 125, &["cannot read the secret", "/no/such/file"]);
     refused("/usr", 2, &["/usr"]);
+    for file in ["/no/such/file", "/usr"] {
+        let ran = host.bowline(["run", "--name", &host.new_id(), "--secret", file, "true"]);
+        assert!(ran.err().contains("\nhint: --secret takes a file"), "{ran}");
+    }
     for form in ["", ":", ":x", "/etc/passwd:", "/etc/passwd:a/b", "/etc/passwd:..", "/"] {
         refused(form, 2, &["--secret"]);
     }

@@ -33,6 +33,9 @@ pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Descr
         None => {
             let mut task = Task::default();
             flags.lay_on(&mut task)?;
+            if task.command.is_empty() && task.bundle.is_none() {
+                return Err(Error::new(Kind::Usage, "there is no command to run"));
+            }
             // Flags set no CPU shares, which are the members' difference.
             task.validate().map_err(Error::from)?;
             task

@@ -19,7 +19,7 @@ mod ui;
 use std::process::ExitCode;
 
 use bowline_executor::{Doing, Kind, Result, StateDir};
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use commands::{
     adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, limits, logs, man, metrics,
@@ -27,7 +27,7 @@ use commands::{
 };
 use exit_code::exit_code;
 use input::args::{Cli, Command};
-use input::{completion, misuse};
+use input::{completion, hints, misuse};
 use ui::colour;
 use ui::print::complain;
 
@@ -36,8 +36,9 @@ pub fn main() -> ExitCode {
     if completion::answer() {
         return ExitCode::SUCCESS;
     }
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches();
+    let (matches, cli) = match parsed.and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (matches, cli))) {
+        Ok(both) => both,
         Err(error) => return misuse::tell(&error),
     };
     colour::choose(cli.color);
@@ -47,6 +48,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
+            let error = hints::hinted(error, &matches);
             complain(error.message(), error.hint_text());
             ExitCode::from(exit_code(error.kind()))
         }

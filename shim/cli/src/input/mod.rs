@@ -8,6 +8,7 @@ pub mod environment;
 pub mod examples;
 pub mod filter;
 pub mod flags;
+pub mod hints;
 pub mod io;
 pub mod misuse;
 pub mod moment;

@@ -58,9 +58,10 @@ pub fn read(files: &[SecretFile], env_files: &mut Vec<PathBuf>) -> Result<Secret
 
 fn content(path: &Path) -> Result<Vec<u8>> {
     let what = || format!("cannot read the secret {}", path.display());
+    let hinted = |error: Error| error.hint("--secret takes a file that you can read: FILE, or FILE:NAME");
     let mut content = Vec::new();
-    let most = LARGEST as u64 + 1;
-    File::open(path).doing(Kind::NotFound, what)?.take(most).read_to_end(&mut content).doing(Kind::Usage, what)?;
+    let file = File::open(path).doing(Kind::NotFound, what).map_err(hinted)?;
+    file.take(LARGEST as u64 + 1).read_to_end(&mut content).doing(Kind::Usage, what).map_err(hinted)?;
     if content.len() > LARGEST {
         let message = format!("the secret {} is larger than 1 MiB", path.display());
         return Err(Error::new(Kind::Usage, message)

@@ -69,6 +69,11 @@ impl Setting {
         serde_json::from_str(&self.value).ok().into_iter().chain([text]).collect()
     }
 
+    /// The field as it is typed.
+    pub fn field(&self) -> String {
+        self.path_to(self.path.len() - 1)
+    }
+
     /// The path as it is typed, up to this step.
     fn path_to(&self, last: usize) -> String {
         let mut text = String::new();

@@ -222,13 +222,13 @@ pub struct HealthFlags {
 #[derive(Debug, Args)]
 pub struct LogFlags {
     /// How output is kept: json, raw, journald or none [default: json for a task in the background]
-    #[arg(long = "log", value_name = "FORMAT", help_heading = OUTPUT)]
+    #[arg(long = "log", id = "log", value_name = "FORMAT", help_heading = OUTPUT)]
     pub format: Option<LogFormat>,
     /// How large a log file may become [default: 10M]
-    #[arg(long = "log-size", value_name = "SIZE", help_heading = OUTPUT)]
+    #[arg(long = "log-size", id = "log_size", value_name = "SIZE", help_heading = OUTPUT)]
     pub size: Option<ByteSize>,
     /// How many log files to keep [default: 5]
-    #[arg(long = "log-files", value_name = "N", help_heading = OUTPUT)]
+    #[arg(long = "log-files", id = "log_files", value_name = "N", help_heading = OUTPUT)]
     pub files: Option<u32>,
 }
 

@@ -1,0 +1,230 @@
+//! Hints for errors that come without one: which flag an error is about.
+//!
+//! An error of a description begins with its field. Must not: change what an error says.
+
+use std::path::PathBuf;
+
+use bowline_executor::{Error, Kind};
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+use super::set::Setting;
+
+/// The commands whose errors name fields.
+const DESCRIBE: [&str; 6] = ["run", "start", "exec", "update", "sandbox create", "sandbox update"];
+
+/// The flags that set a field, or one below it, by their ids. The first entry that fits counts.
+const FLAGS: &[(&str, &[&str])] = &[
+    ("name", &["name"]),
+    ("bundle", &["bundle"]),
+    ("command", &["entrypoint"]),
+    ("env", &["env", "env_file"]),
+    ("workdir", &["workdir"]),
+    ("labels", &["label"]),
+    ("init", &["init"]),
+    ("terminal", &["tty"]),
+    ("timeout", &["timeout"]),
+    ("stop.signal", &["stop_signal"]),
+    ("stop.grace", &["stop_timeout"]),
+    ("memory.limit", &["memory"]),
+    ("memory.swap", &["memory_swap", "swap"]),
+    ("memory.high", &["memory_high"]),
+    ("memory.low", &["memory_low"]),
+    ("cpu.limit", &["cpus"]),
+    ("cpu.shares", &["cpu_shares"]),
+    ("cpu.cpuset", &["cpuset_cpus", "cpuset"]),
+    ("cpu.mems", &["mems"]),
+    ("cpu.realtime_period", &["realtime_period"]),
+    ("cpu.realtime", &["realtime"]),
+    ("pids", &["pids"]),
+    ("io", &["io"]),
+    ("hugepages", &["hugepages"]),
+    ("unified", &["unified"]),
+    ("rlimits", &["ulimit"]),
+    ("rootfs", &["rootfs"]),
+    ("readonly_rootfs", &["read_only"]),
+    ("ephemeral", &["ephemeral"]),
+    ("mounts", &["volume", "mount", "tmpfs"]),
+    ("devices", &["device"]),
+    ("user", &["user"]),
+    ("group", &["user"]),
+    ("profile", &["untrusted"]),
+    ("hostname", &["hostname"]),
+    ("namespaces.network", &["network"]),
+    ("network.mode", &["network"]),
+    ("network.ports", &["publish"]),
+    ("network", &["network", "publish"]),
+    ("capabilities.add", &["cap_add"]),
+    ("capabilities.drop", &["cap_drop"]),
+    ("capabilities", &["cap_add", "cap_drop"]),
+    ("seccomp", &["security_opt"]),
+    ("apparmor", &["security_opt"]),
+    ("no_new_privs", &["security_opt"]),
+    ("healthcheck.exec", &["health_cmd"]),
+    ("healthcheck.interval", &["health_interval"]),
+    ("healthcheck.timeout", &["health_timeout"]),
+    ("healthcheck.retries", &["health_retries"]),
+    ("healthcheck.start_period", &["health_start_period"]),
+    ("healthcheck.start_interval", &["health_start_interval"]),
+    ("healthcheck.on_unhealthy", &["health_on_failure"]),
+    ("log.format", &["log"]),
+    ("log.max_size", &["log_size"]),
+    ("log.max_files", &["log_files"]),
+    ("place", &["place"]),
+    ("qos", &["qos"]),
+    ("cgroup", &["cgroup"]),
+    ("share_pid", &["share_pid"]),
+];
+
+/// The command line as typed: the command's full name, and its arguments.
+struct Typed<'m> {
+    command: String,
+    args: &'m ArgMatches,
+}
+
+/// Adds a hint to `error` where it has none, or where the one it has is for a file and a flag has set the field.
+pub fn hinted(error: Error, matches: &ArgMatches) -> Error {
+    let typed = Typed::of(matches);
+    if !DESCRIBE.contains(&typed.command.as_str()) {
+        return error;
+    }
+    let in_file = typed.file().and_then(|file| error.message().strip_prefix(&format!("{}: ", file.display())));
+    if error.hint_text().is_some() && in_file.is_none() {
+        return error;
+    }
+    let hint = match error.kind() {
+        Kind::BadSpec | Kind::Usage | Kind::NotFound | Kind::Unsupported => {
+            let by_flag = field(in_file.unwrap_or(error.message())).and_then(|field| typed.set_by(field));
+            by_flag.or_else(|| {
+                (matches!(error.kind(), Kind::BadSpec | Kind::Usage) && in_file.is_none()).then(|| typed.help())
+            })
+        }
+        Kind::AlreadyExists
+        | Kind::WrongState
+        | Kind::CommandNotFound
+        | Kind::NotExecutable
+        | Kind::Timeout
+        | Kind::Unavailable
+        | Kind::Damaged
+        | Kind::Internal => None,
+    };
+    match hint {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
+}
+
+/// The field that a message begins with.
+fn field(message: &str) -> Option<&str> {
+    let (field, _) = message.split_once(": ")?;
+    (!field.contains(char::is_whitespace)).then_some(field)
+}
+
+/// Whether `field` is `above`, or part of it.
+fn is_within(field: &str, above: &str) -> bool {
+    field.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+impl<'m> Typed<'m> {
+    fn of(matches: &'m ArgMatches) -> Typed<'m> {
+        let mut typed = Typed { command: String::new(), args: matches };
+        while let Some((name, below)) = typed.args.subcommand() {
+            typed.command = format!("{} {name}", typed.command).trim_start().to_owned();
+            typed.args = below;
+        }
+        typed
+    }
+
+    fn help(&self) -> String {
+        format!("see `bowline {} --help`", self.command)
+    }
+
+    fn file(&self) -> Option<&PathBuf> {
+        self.args.try_get_one("file").ok().flatten()
+    }
+
+    /// Whether a flag is on the command line. Its default, or a variable of the environment, is not.
+    fn has(&self, flag: &str) -> bool {
+        let given = self.args.ids().any(|id| id.as_str() == flag);
+        given && self.args.value_source(flag) == Some(ValueSource::CommandLine)
+    }
+
+    /// Names the flags that have set `field`.
+    fn set_by(&self, field: &str) -> Option<String> {
+        let entry = FLAGS.iter().find(|(above, _)| is_within(field, above));
+        let flags = entry.map_or(&[][..], |(_, flags)| flags);
+        let flags: Vec<String> =
+            flags.iter().filter(|flag| self.has(flag)).map(|flag| format!("--{}", flag.replace('_', "-"))).collect();
+        if !flags.is_empty() {
+            return Some(format!("this comes from {}; {}", flags.join(" or "), self.help()));
+        }
+        let mut settings = self.args.try_get_many::<Setting>("set").ok().flatten().into_iter().flatten();
+        let is_set = settings.any(|setting| is_within(field, &setting.field()) || is_within(&setting.field(), field));
+        is_set.then(|| {
+            "this comes from --set; docs/reference.md and `bowline schema` have every field and its form".into()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::input::args::Cli;
+
+    fn hint(args: &[&str], error: Error) -> Option<String> {
+        let line = std::iter::once(&"bowline").chain(args);
+        let matches = Cli::command().try_get_matches_from(line).expect("a command line");
+        hinted(error, &matches).hint_text().map(str::to_owned)
+    }
+
+    #[track_caller]
+    fn says(args: &[&str], message: &str, expected: &str) {
+        assert_eq!(hint(args, Error::new(Kind::BadSpec, message)).as_deref(), Some(expected), "{args:?}");
+    }
+
+    #[test]
+    fn the_flags_of_a_field_are_named_if_they_were_typed() {
+        let run = "see `bowline run --help`";
+        says(&["run", "-v", "/a:/b", "x"], "mounts[0].destination: no", &format!("this comes from --volume; {run}"));
+        let both = ["run", "-v", "/a:/b", "--tmpfs=/c", "x"];
+        says(&both, "mounts[0]: no", &format!("this comes from --volume or --tmpfs; {run}"));
+        says(&["run", "-m=1G", "x"], "memory.limit: no", &format!("this comes from --memory; {run}"));
+        says(&["run", "--log-size=1M", "x"], "log.max_size: no", &format!("this comes from --log-size; {run}"));
+        let exec = "this comes from --user; see `bowline exec --help`";
+        says(&["exec", "-u", "x", "web", "id"], "user: no", exec);
+        let sandbox = "this comes from --cpuset; see `bowline sandbox create --help`";
+        says(&["sandbox", "create", "--cpuset-cpus=9"], "cpu.cpuset: no", sandbox);
+        let set = "this comes from --set; docs/reference.md and `bowline schema` have every field and its form";
+        says(&["run", "--set=mounts[0].type=tmpfs", "x"], "mounts[0].destination: no", set);
+        // What nobody typed.
+        says(&["run", "--untrusted", "x"], "memory.limit: no", run);
+        says(&["run", "x"], "the clock is off", run);
+    }
+
+    #[test]
+    fn other_errors_and_other_hints_stay() {
+        assert_eq!(hint(&["run", "x"], Error::new(Kind::Internal, "user: no")), None);
+        assert_eq!(hint(&["ps"], Error::new(Kind::Usage, "no")), None);
+        let told = Error::new(Kind::BadSpec, "user: no").hint("do that");
+        assert_eq!(hint(&["run", "-u=x", "x"], told.clone()).as_deref(), Some("do that"));
+        let of_file =
+            |flags: &[&str]| hint(&[&["run", "-f", "a.toml"][..], flags].concat(), told.clone().within("a.toml"));
+        assert_eq!(of_file(&[]).as_deref(), Some("do that"));
+        assert_eq!(of_file(&["-u=x"]).as_deref(), Some("this comes from --user; see `bowline run --help`"));
+    }
+
+    #[test]
+    fn every_flag_that_is_named_exists() {
+        let all = Cli::whole();
+        let mut known: Vec<&str> = Vec::new();
+        for name in DESCRIBE {
+            let command = name.split(' ').try_fold(&all, |command, name| command.find_subcommand(name));
+            known.extend(command.expect("a command").get_arguments().map(|argument| argument.get_id().as_str()));
+        }
+        for flag in FLAGS.iter().flat_map(|(_, flags)| *flags) {
+            assert!(known.contains(flag), "{flag}");
+        }
+    }
+}

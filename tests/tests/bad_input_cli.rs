@@ -262,6 +262,25 @@ fn an_error_of_a_field_names_the_flag_that_set_it() {
 }
 
 #[test]
+fn a_command_that_is_not_there_may_be_an_image_a_line_or_a_script_of_the_host() {
+    let host = Host::new();
+    let script = host.file("script.sh", "#!/bin/sh\n");
+    for (words, hint) in [
+        (&["no-such-image", "echo", "hi"][..], "bowline has no images: "),
+        (&["ubuntu:22.04", "bash"], "bowline has no images: "),
+        (&["echo hi"], "without the quotes: bowline run echo hi"),
+        (&["./script.sh"], "the task does not see this folder: -v \"$PWD:/work\" -w /work"),
+    ] {
+        let mut run = host.command(binary("bowline"));
+        run.args(["run", "--name", &host.new_id()]).args(words).current_dir(script.parent().expect("a folder"));
+        let ran = host.execute(run);
+        ran.assert_refused(127, &["cannot run"]);
+        assert!(ran.err().contains(&format!("\nhint: {hint}")), "{ran}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_slip_on_the_command_line_is_told_what_was_probably_meant() {
     let host = Host::new();
     for (args, hint) in [

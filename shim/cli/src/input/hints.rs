@@ -1,8 +1,8 @@
-//! Hints for errors that come without one: which flag an error is about.
+//! Hints for errors that come without one: which flag an error is about, and what to type instead of a first mistake.
 //!
 //! An error of a description begins with its field. Must not: change what an error says.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bowline_executor::{Error, Kind};
 use clap::ArgMatches;
@@ -93,6 +93,7 @@ pub fn hinted(error: Error, matches: &ArgMatches) -> Error {
         return error;
     }
     let hint = match error.kind() {
+        Kind::CommandNotFound => typed.not_found(),
         Kind::BadSpec | Kind::Usage | Kind::NotFound | Kind::Unsupported => {
             let by_flag = field(in_file.unwrap_or(error.message())).and_then(|field| typed.set_by(field));
             by_flag.or_else(|| {
@@ -101,7 +102,6 @@ pub fn hinted(error: Error, matches: &ArgMatches) -> Error {
         }
         Kind::AlreadyExists
         | Kind::WrongState
-        | Kind::CommandNotFound
         | Kind::NotExecutable
         | Kind::Timeout
         | Kind::Unavailable
@@ -164,6 +164,50 @@ impl<'m> Typed<'m> {
             "this comes from --set; docs/reference.md and `bowline schema` have every field and its form".into()
         })
     }
+
+    /// What to type instead of a command that is not there.
+    fn not_found(&self) -> Option<String> {
+        let words: Vec<&str> = self.args.try_get_many::<String>("command").ok()??.map(String::as_str).collect();
+        let name = *words.first()?;
+        let is_exec = self.command == "exec";
+        let is_here = Path::new(name).exists();
+        if name.contains(char::is_whitespace) && !is_here {
+            let id = self.args.try_get_raw("id").ok().flatten().and_then(|mut ids| ids.next()?.to_str());
+            let task = id.filter(|_| is_exec).map(|id| format!("{id} ")).unwrap_or_default();
+            let words = words.join(" ");
+            return Some(match words.contains(['|', '&', ';', '<', '>', '$', '`', '*', '?', '"']) {
+                true => format!("a shell reads such a line: bowline {} {task}sh -c '…'", self.command),
+                false => format!("without the quotes: bowline {} {task}{words}", self.command),
+            });
+        }
+        if is_exec || self.has("rootfs") || self.has("bundle") {
+            return None;
+        }
+        if name.contains('/') && is_here {
+            return Some(unseen(name));
+        }
+        let tagged = name.rsplit('/').next().is_some_and(|last| last.contains(':'));
+        let bare = !name.contains('/') && !is_in_path(name);
+        let hint = "bowline has no images: leave the name out, or give a root with --rootfs; see docs/recipes.md";
+        (bare || tagged).then(|| hint.to_owned())
+    }
+}
+
+/// How a program in a folder of the host's becomes visible.
+fn unseen(program: &str) -> String {
+    let path = Path::new(program);
+    let (source, inside) = match path.parent() {
+        Some(folder) if path.is_absolute() => (folder.display().to_string(), folder.display().to_string()),
+        _ => ("$PWD".to_owned(), "/work".to_owned()),
+    };
+    let workdir = if path.is_absolute() { String::new() } else { format!(" -w {inside}") };
+    format!("the task does not see this folder: -v \"{source}:{inside}\"{workdir}")
+}
+
+/// Whether the host has such a program, whose interpreter is missing then.
+fn is_in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).exists())
 }
 
 #[cfg(test)]
@@ -226,5 +270,27 @@ mod tests {
         for flag in FLAGS.iter().flat_map(|(_, flags)| *flags) {
             assert!(known.contains(flag), "{flag}");
         }
+    }
+
+    #[test]
+    fn a_command_that_is_not_there_is_perhaps_an_image_a_line_or_a_file_of_the_host() {
+        let of = |args: &[&str]| hint(args, Error::new(Kind::CommandNotFound, "cannot run it"));
+        let images = "bowline has no images: leave the name out, or give a root with --rootfs; see docs/recipes.md";
+        for image in ["no-such-image", "ubuntu:22.04", "quay.io/x/y:1"] {
+            assert_eq!(of(&["run", image, "echo"]).as_deref(), Some(images), "{image}");
+        }
+        assert_eq!(of(&["run", "--rootfs=/r", "no-such-command"]), None);
+        assert_eq!(of(&["run", "/no/such/command"]), None);
+        assert_eq!(of(&["run", "sh"]), None);
+        assert_eq!(of(&["exec", "web", "no-such-command"]), None);
+        assert_eq!(of(&["run", "echo hi"]).as_deref(), Some("without the quotes: bowline run echo hi"));
+        assert_eq!(of(&["exec", "web", "echo hi"]).as_deref(), Some("without the quotes: bowline exec web echo hi"));
+        let shell = "a shell reads such a line: bowline start sh -c '…'";
+        assert_eq!(of(&["start", "echo hi | cat"]).as_deref(), Some(shell));
+        // Unit tests run in the folder of the package.
+        let here = "the task does not see this folder: -v \"$PWD:/work\" -w /work";
+        assert_eq!(of(&["run", "./Cargo.toml"]).as_deref(), Some(here));
+        let there = "the task does not see this folder: -v \"/proc/self:/proc/self\"";
+        assert_eq!(of(&["run", "/proc/self/status"]).as_deref(), Some(there));
     }
 }

@@ -288,6 +288,9 @@ fn a_slip_on_the_command_line_is_told_what_was_probably_meant() {
         (&["ps", "--sort=creatd"], "perhaps created is meant; see `bowline ps --help`"),
         (&["inspct", "x"], "perhaps inspect is meant; see `bowline --help`"),
         (&["exec"], "see `bowline exec --help`"),
+        (&["sandbox", "create", "--bad"], "see `bowline sandbox create --help`"),
+        (&["unpause", "x"], "`bowline resume` lets a paused task continue"),
+        (&["run", "--cpu-shares", "512", "true"], "--set cpu.shares=512"),
     ] {
         let ran = host.bowline(args);
         ran.assert_refused(2, &[]);

@@ -1,17 +1,17 @@
 //! Reports invalid command lines: clap's errors in bowline's form.
 //!
-//! Prints one line that says what is wrong, and a hint with clap's suggestion and where to read more. Must not: handle
-//! anything but arguments.
+//! Prints one line that says what is wrong, and a hint: what stands for a word of docker's, or clap's suggestion and where
+//! to read more. Must not: handle anything but arguments.
 
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit_code::USAGE;
 use crate::input::args::Cli;
+use crate::input::docker_words;
 use crate::ui::print::complain;
 
 /// Prints clap's answer: help if it was asked for, else an error.
@@ -47,12 +47,12 @@ fn called(args: impl Iterator<Item = OsString>) -> clap::Command {
 }
 
 fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
-    let command = Cli::command();
-    let name = args.filter_map(|arg| arg.into_string().ok()).find(|arg| command.find_subcommand(arg).is_some());
-    let help = match &name {
-        Some(name) => format!("see `bowline {name} --help`"),
-        None => "see `bowline --help`".to_owned(),
-    };
+    let command = called(args);
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    if let Some(instead) = instead(error, name) {
+        return instead.to_owned();
+    }
+    let help = format!("see `{name} --help`");
     let suggested = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let meant = suggested.into_iter().find_map(|kind| match error.get(kind)? {
         ContextValue::String(one) => Some(one.clone()),
@@ -63,6 +63,21 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
     match meant {
         Some(meant) => format!("perhaps {meant} is meant; {help}"),
         None => help,
+    }
+}
+
+/// What stands for a word of docker's that the command `name` does not have.
+fn instead(error: &clap::Error, name: &str) -> Option<&'static str> {
+    let word = |kind| match error.get(kind)? {
+        ContextValue::String(word) => Some(word.as_str()),
+        _ => None,
+    };
+    match name {
+        "bowline" => docker_words::command(word(ContextKind::InvalidSubcommand)?),
+        "bowline run" | "bowline start" if error.kind() == ErrorKind::UnknownArgument => {
+            docker_words::flag(word(ContextKind::InvalidArg)?)
+        }
+        _ => None,
     }
 }
 
@@ -84,5 +99,18 @@ mod tests {
         assert_eq!(hinted(&["ps", "--sort=create"]), "perhaps created is meant; see `bowline ps --help`");
         assert_eq!(hinted(&["exec"]), "see `bowline exec --help`");
         assert_eq!(hinted(&["run", "--mem", "5", "ls"]), "perhaps --memory is meant; see `bowline run --help`");
+        assert_eq!(hinted(&["sandbox", "create", "--bad"]), "see `bowline sandbox create --help`");
+    }
+
+    #[test]
+    fn words_of_docker_s_have_answers_of_their_own() {
+        assert_eq!(hinted(&["unpause", "web"]), "`bowline resume` lets a paused task continue");
+        assert_eq!(hinted(&["sandbox", "delete", "web"]), "see `bowline sandbox --help`");
+        for flag in ["--privileged", "--privileged=true"] {
+            let instead = "there is no such mode; give what it needs: --cap-add, --device";
+            assert_eq!(hinted(&["run", flag, "true"]), instead);
+        }
+        assert_eq!(hinted(&["start", "--cpu-shares", "512", "true"]), "--set cpu.shares=512");
+        assert_eq!(hinted(&["exec", "--privileged", "web", "id"]), "see `bowline exec --help`");
     }
 }

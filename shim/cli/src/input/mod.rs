@@ -3,6 +3,7 @@
 pub mod args;
 pub mod completion;
 pub mod description;
+pub mod docker_words;
 pub mod each_task;
 pub mod environment;
 pub mod examples;

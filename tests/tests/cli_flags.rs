@@ -283,6 +283,24 @@ fn wrong_limits_are_bad_usage() {
 }
 
 #[test]
+fn a_negative_number_is_a_value_and_no_flag() {
+    let host = Host::new();
+    for command in [&["run"][..], &["sandbox", "create"]] {
+        for (flag, reason) in [("--memory", "is not a size"), ("-m", "is not a size"), ("--cpus", "a number of CPUs")] {
+            host.bowline([command, &[flag, "-1"]].concat()).assert_refused(2, &["'-1' for '", reason]);
+        }
+    }
+    for flag in ["--stop-timeout", "--timeout", "--log-size", "--log-files", "--health-retries"] {
+        host.bowline(["run", flag, "-1", "true"]).assert_refused(2, &["'-1' for '", flag]);
+    }
+    let sandbox = host.sandbox().flag("--pids-limit=-1").create();
+    assert_eq!(sandbox.inspect()["sandbox"]["pids"], "unlimited");
+    sandbox.rm([]);
+    host.bowline(["sandbox", "create", "--pids", "-2"]).assert_refused(2, &["-2", "--pids"]);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn resource_limits_are_those_of_the_process() {
     assert_says(
         &["--ulimit=nofile=123:456", "--ulimit", "core=0:-1"],
@@ -423,7 +441,9 @@ fn a_sandbox_is_replaced_and_any_of_its_fields_is_set() {
     assert_eq!(host.bowline(["ps", "-q"]).assert_code(0).out(), "", "{} is gone", member.id());
     host.bowline(["sandbox", "create", "--replace"]).assert_refused(2, &["--replace"]);
     for (setting, field) in [("memory.limt=1G", "memory.limt"), ("pids=x", "pids")] {
-        host.bowline(["sandbox", "create", "--set", setting]).assert_refused(125, &["--set", field]);
+        let ran = host.bowline(["sandbox", "create", "--set", setting]);
+        ran.assert_refused(125, &["--set", field]);
+        assert!(ran.err().contains("\nhint: docs/sandbox-reference.md and `bowline schema --sandbox`"), "{ran}");
     }
     host.bowline(["sandbox", "create", "--set", "x"]).assert_refused(2, &["--set"]);
     first.rm([]);

@@ -90,7 +90,7 @@ impl Flags {
         task.log.format = args.log.format.or(task.log.format);
         task.log.max_size = args.log.size.or(task.log.max_size);
         task.log.max_files = args.log.files.or(task.log.max_files);
-        set_all(task, &args.set, bowline_spec::parse)?;
+        set_all(task, &args.set, bowline_spec::parse, TASK_FIELDS)?;
         // The profile and `--set` may limit memory too.
         let memory = task.settled().memory.limit;
         if let (Some(both), None) = (memory_swap, task.memory.swap) {
@@ -215,7 +215,14 @@ fn health(task: &mut Task, flags: HealthFlags) -> Result<()> {
     Ok(())
 }
 
-/// Sets what `--set` says in a description.
+/// Where the fields of a task are explained.
+pub const TASK_FIELDS: &str = "docs/reference.md and `bowline schema` have every field and its form";
+
+/// Where the fields of a sandbox are explained.
+pub const SANDBOX_FIELDS: &str =
+    "docs/sandbox-reference.md and `bowline schema --sandbox` have every field and its form";
+
+/// Sets what `--set` says in a description, whose fields are explained in `reference`.
 ///
 /// # Errors
 /// `BadSpec` naming the field.
@@ -223,13 +230,10 @@ pub fn set_all<T: Serialize + DeserializeOwned>(
     described: &mut T,
     settings: &[Setting],
     parse: Parse<T>,
+    reference: &str,
 ) -> Result<()> {
     let one = |setting| set::set(described, setting, parse);
-    settings.iter().try_for_each(one).map_err(|invalid| {
-        Error::from(invalid)
-            .within("--set")
-            .hint("docs/reference.md and `bowline schema` have every field and its form")
-    })
+    settings.iter().try_for_each(one).map_err(|invalid| Error::from(invalid).within("--set").hint(reference))
 }
 
 #[cfg(test)]

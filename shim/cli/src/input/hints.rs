@@ -8,6 +8,7 @@ use bowline_executor::{Error, Kind};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
+use super::flags::{SANDBOX_FIELDS, TASK_FIELDS};
 use super::set::Setting;
 
 /// The commands whose errors name fields.
@@ -160,9 +161,8 @@ impl<'m> Typed<'m> {
         }
         let mut settings = self.args.try_get_many::<Setting>("set").ok().flatten().into_iter().flatten();
         let is_set = settings.any(|setting| is_within(field, &setting.field()) || is_within(&setting.field(), field));
-        is_set.then(|| {
-            "this comes from --set; docs/reference.md and `bowline schema` have every field and its form".into()
-        })
+        let reference = if self.command == "sandbox create" { SANDBOX_FIELDS } else { TASK_FIELDS };
+        is_set.then(|| format!("this comes from --set; {reference}"))
     }
 
     /// What to type instead of a command that is not there.

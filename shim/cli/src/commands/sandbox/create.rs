@@ -11,7 +11,7 @@ use super::rm;
 use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
-use crate::input::flags::set_all;
+use crate::input::flags::{SANDBOX_FIELDS, set_all};
 use crate::ui::json;
 use crate::ui::print::say;
 
@@ -79,5 +79,5 @@ fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) -> Result<()> {
     sandbox.network.ports.extend(args.publish);
     sandbox.hostname = args.hostname.or(sandbox.hostname.take());
     sandbox.share_pid |= args.share_pid;
-    set_all(sandbox, &args.set, bowline_spec::parse_sandbox)
+    set_all(sandbox, &args.set, bowline_spec::parse_sandbox, SANDBOX_FIELDS)
 }

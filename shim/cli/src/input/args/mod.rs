@@ -116,7 +116,7 @@ pub enum Command {
         #[arg(short, long)]
         signal: Option<Signal>,
         /// How long to wait before killing; a number is seconds [default: the description's, else 10s]
-        #[arg(short = 't', long, visible_alias = "time")]
+        #[arg(short = 't', long, visible_alias = "time", allow_negative_numbers = true)]
         grace: Option<Duration>,
     },
     /// Send a signal to tasks
@@ -378,7 +378,7 @@ pub struct ExecArgs {
     #[command(flatten)]
     pub detach: DetachArgs,
     /// Kill it, with all it started, after this long: 500ms, 2s
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The user [default: the task's]
     #[arg(short, long)]

@@ -9,7 +9,7 @@ use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, Place};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 
-use crate::input::args::parsers::word;
+use crate::input::args::parsers::{ceiling, word};
 use crate::input::args::update::UpdateArgs;
 use crate::input::examples;
 use crate::input::network::{network, port};
@@ -99,16 +99,16 @@ pub struct CreateArgs {
     #[arg(long, value_name = "PATH")]
     pub place: Option<Place>,
     /// Memory limit of all members together: 64M, 1G
-    #[arg(short, long, value_name = "SIZE")]
+    #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true)]
     pub memory: Option<ByteSize>,
     /// CPU limit of all members together, in CPUs: 0.5
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub cpus: Option<Cpus>,
     /// The CPUs they may run on: 0-1,3
     #[arg(long, value_name = "CPUS", visible_alias = "cpuset-cpus")]
     pub cpuset: Option<IdSet>,
-    /// Limit of processes and threads of all members together
-    #[arg(long, visible_alias = "pids-limit")]
+    /// Limit of processes and threads of all members together; -1 for none
+    #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = ceiling::<u64>)]
     pub pids: Option<Ceiling<u64>>,
     /// The class of service: guaranteed, burstable or best-effort [default: what the members make]
     #[arg(long, value_parser = word::<Class>)]

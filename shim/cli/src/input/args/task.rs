@@ -82,13 +82,13 @@ pub struct TaskArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub init: Option<bool>,
     /// Stop it after this long, as its description says: 500ms, 2s, 10m; `run` then exits with 124
-    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    #[arg(long, value_name = "TIME", value_parser = timeout, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The signal that asks it to end [default: TERM]
     #[arg(long, value_name = "SIGNAL")]
     pub stop_signal: Option<Signal>,
     /// How long it may then take before it is killed; a number is seconds [default: 10s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     pub stop_timeout: Option<Duration>,
     /// The command and its arguments; whatever follows its first word is the command's, flags too
     #[arg(trailing_var_arg = true, value_name = "CMD", value_hint = ValueHint::AnyPath)]
@@ -111,16 +111,16 @@ pub struct TaskArgs {
 #[derive(Debug, Args)]
 pub struct LimitFlags {
     /// Memory limit: 64M, 1G
-    #[arg(short, long, value_name = "SIZE", help_heading = LIMITS)]
+    #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true, help_heading = LIMITS)]
     pub memory: Option<ByteSize>,
     /// Limit of memory and swap together: 128M; -1 for no limit of swap
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>, help_heading = LIMITS)]
     pub memory_swap: Option<Ceiling<ByteSize>>,
     /// CPU limit, in CPUs: 0.5
-    #[arg(long, help_heading = LIMITS)]
+    #[arg(long, allow_negative_numbers = true, help_heading = LIMITS)]
     pub cpus: Option<Cpus>,
     /// The CPUs that it may run on: 0-1,3
-    #[arg(long, value_name = "CPUS", visible_alias = "cpuset", help_heading = LIMITS)]
+    #[arg(long, value_name = "CPUS", visible_alias = "cpuset", allow_negative_numbers = true, help_heading = LIMITS)]
     pub cpuset_cpus: Option<IdSet>,
     /// Limit of processes and threads; -1 for none
     #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = pids, help_heading = LIMITS)]
@@ -196,19 +196,19 @@ pub struct HealthFlags {
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new(), help_heading = HEALTH)]
     pub health_cmd: Option<String>,
     /// The time between two checks [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_interval: Option<Duration>,
     /// How long a check may take [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_timeout: Option<Duration>,
     /// How many failures in a row make it unhealthy [default: 3]
-    #[arg(long, value_name = "N", help_heading = HEALTH)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_retries: Option<u32>,
     /// How long after its start failures do not count [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_start_period: Option<Duration>,
     /// The time between two checks in that period [default: 5s]
-    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_start_interval: Option<Duration>,
     /// What becomes of it when it is unhealthy: none or stop [default: none]
     #[arg(long, value_name = "ACTION", value_parser = word::<OnUnhealthy>, help_heading = HEALTH)]
@@ -225,10 +225,10 @@ pub struct LogFlags {
     #[arg(long = "log", id = "log", value_name = "FORMAT", help_heading = OUTPUT)]
     pub format: Option<LogFormat>,
     /// How large a log file may become [default: 10M]
-    #[arg(long = "log-size", id = "log_size", value_name = "SIZE", help_heading = OUTPUT)]
+    #[arg(long = "log-size", id = "log_size", value_name = "SIZE", allow_negative_numbers = true, help_heading = OUTPUT)]
     pub size: Option<ByteSize>,
     /// How many log files to keep [default: 5]
-    #[arg(long = "log-files", id = "log_files", value_name = "N", help_heading = OUTPUT)]
+    #[arg(long = "log-files", id = "log_files", value_name = "N", allow_negative_numbers = true, help_heading = OUTPUT)]
     pub files: Option<u32>,
 }
 

@@ -348,6 +348,9 @@ fn a_task_without_a_log_says_what_keeps_one() {
     refused.assert_refused(125, &["keeps no log"]);
     assert!(refused.err().contains("--log json"), "{refused}");
     assert!(files_of(&task).is_empty());
+    for flag in ["--log-size=1M", "--log-files=2"] {
+        host.task("true").flag("--log=none").flag(flag).assert_refused(125, &["log.max_", "none"]);
+    }
     host.assert_nothing_left();
 }
 

@@ -16,8 +16,12 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     let of_files =
         [("max_size", log.max_size.is_some()), ("max_files", log.max_files.is_some()), ("path", log.path.is_some())];
     for (name, given) in of_files {
-        require(!given || log.format() != LogFormat::Journald, &format!("log.{name}"), || {
+        let field = format!("log.{name}");
+        require(!given || log.format() != LogFormat::Journald, &field, || {
             "is of files, and log.format \"journald\" has none; journald.conf limits the journal".into()
+        })?;
+        require(!given || log.format != Some(LogFormat::None), &field, || {
+            "is of files, and log.format \"none\" keeps none; leave one of the two out".into()
         })?;
     }
     if let Some(size) = log.max_size {
@@ -52,6 +56,8 @@ mod tests {
         for of_files in ["max_size = '1G'", "max_files = 2", "path = '/l'"] {
             let field = format!("log.{}", of_files.split(' ').next().unwrap_or_default());
             refused(&format!("log.format = 'journald'\nlog.{of_files}"), &field, "journald");
+            refused(&format!("log.format = 'none'\nlog.{of_files}"), &field, "none");
+            accepted(&format!("log.{of_files}"));
         }
     }
 }

@@ -133,6 +133,7 @@ fn wrong_volumes_mounts_and_devices_are_bad_usage() {
         "type=bind,src=/a,dst=/../b",
         "type=tmpfs,dst=/b,tmpfs-size=1Q",
         "type=bind,src=/a,dst=/b,x=y",
+        "type=bind,src=/a,source=/c,dst=/b",
     ];
     assert_misused("--mount", &mounts);
     assert_misused("--tmpfs", &["", "a", "/../a", "/a:size=1Q", "/a:size=", "/a:mode=9", "/a:noatime"]);

@@ -41,7 +41,15 @@ pub fn volume(text: &str) -> std::result::Result<Mount, String> {
 /// Parses `--mount type=bind,source=SRC,target=DST,…`, and the same with `type=tmpfs`.
 pub fn mount(text: &str) -> std::result::Result<Mount, String> {
     let fields: Vec<(&str, Option<&str>)> = text.split(',').map(pair).collect();
-    let named = |names: &[&str]| fields.iter().rev().find(|(key, _)| names.contains(key)).and_then(|(_, value)| *value);
+    for (index, (key, _)) in fields.iter().enumerate() {
+        if let Some((earlier, _)) = fields[..index].iter().find(|(earlier, _)| same_field(earlier) == same_field(key)) {
+            return Err(match earlier == key {
+                true => format!("{key} is there twice"),
+                false => format!("{earlier} and {key} are two names of one field"),
+            });
+        }
+    }
+    let named = |names: &[&str]| fields.iter().find(|(key, _)| names.contains(key)).and_then(|(_, value)| *value);
     let destination = named(&["target", "destination", "dst"]);
     let destination = destination.ok_or_else(|| "target=DST is missing, the place in the task".to_owned())?;
     let source = named(&["source", "src"]);
@@ -58,6 +66,16 @@ pub fn mount(text: &str) -> std::result::Result<Mount, String> {
         set(&mut mount, key, *value)?;
     }
     Ok(mount)
+}
+
+/// The name of a field that has several.
+fn same_field(key: &str) -> &str {
+    match key {
+        "destination" | "dst" => "target",
+        "src" => "source",
+        "ro" => "readonly",
+        key => key,
+    }
 }
 
 /// Sets one field of `--mount`. Those that say what is mounted where have been read.
@@ -220,6 +238,9 @@ mod tests {
             "type=tmpfs,src=/a,dst=/b",
             "type=tmpfs,dst=/b,tmpfs-size=1Q",
             "type=tmpfs,dst=/b,tmpfs-mode=9",
+            "type=bind,src=/a,src=/c,dst=/b",
+            "type=bind,src=/a,target=/b,dst=/c",
+            "type=bind,src=/a,dst=/b,readonly,ro=false",
         ] {
             assert!(mount(bad).is_err(), "{bad:?}");
         }

@@ -235,9 +235,17 @@ fn an_env_file_with_nonsense_is_bad_usage_that_names_the_line() {
         let file = host.file("bad.env", text);
         with(&host, "true", &[&format!("--env-file={}", file.display())]).assert_refused(2, &["bad.env", place]);
     }
+    let file = host.file("nul.env", "A=\0");
+    with(&host, "true", &[&format!("--env-file={}", file.display())]).assert_refused(2, &["nul.env:1: the value of A"]);
+    let file = host.file("marked.env", "\u{feff}A=1\n");
+    with(&host, "echo $A", &[&format!("--env-file={}", file.display())]).run().assert_says("1");
+    fs::write(host.work().join("second.env"), b"A=1\nB=\xff\n").expect("written");
+    let second = format!("--env-file={}", host.work().join("second.env").display());
+    with(&host, "true", &[&second]).assert_refused(2, &["second.env:2: is not UTF-8"]);
     fs::write(host.work().join("bad.env"), [0xff, b'=']).expect("written");
     for file in ["/no/such/file", "/usr", "/dev/zero", host.work().join("bad.env").to_str().expect("ASCII")] {
-        with(&host, "true", &[&format!("--env-file={file}")]).assert_refused(2, &[file]);
+        let ran = host.bowline(["run", "--name", &host.new_id(), "--env-file", file, "true"]);
+        assert!(ran.assert_refused(2, &[file]).err().contains("\nhint: "), "{ran}");
     }
     host.assert_nothing_left();
 }

@@ -50,11 +50,19 @@ pub fn variables(files: &[PathBuf], flags: Vec<Variable>) -> Result<Vec<(String,
 /// The variables in a file: a line each, but for empty ones and those that begin with `#`.
 fn read(file: &Path) -> Result<Vec<Variable>> {
     let what = || format!("cannot read {}", file.display());
-    let mut text = String::new();
-    File::open(file).doing(Kind::Usage, what)?.take(LARGEST + 1).read_to_string(&mut text).doing(Kind::Usage, what)?;
-    if text.len() as u64 > LARGEST {
-        return Err(Error::new(Kind::Usage, format!("{} is larger than {LARGEST} bytes", file.display())));
+    let hinted = |error: Error| error.hint("--env-file takes a file with one KEY=value a line");
+    let mut bytes = Vec::new();
+    let opened = File::open(file).doing(Kind::Usage, what).map_err(hinted)?;
+    opened.take(LARGEST + 1).read_to_end(&mut bytes).doing(Kind::Usage, what).map_err(hinted)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(hinted(Error::new(Kind::Usage, format!("{} is larger than {LARGEST} bytes", file.display()))));
     }
+    let text = str::from_utf8(&bytes).map_err(|wrong| {
+        let before = &bytes[..wrong.valid_up_to()];
+        in_line(file, before.split(|byte| *byte == b'\n').count(), "is not UTF-8")
+    })?;
+    // Editors of Windows begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim_start()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines.map(|(number, line)| parse(line).map_err(|why| in_line(file, number, &why))).collect()
@@ -62,8 +70,11 @@ fn read(file: &Path) -> Result<Vec<Variable>> {
 
 fn parse(line: &str) -> std::result::Result<Variable, String> {
     let variable: Variable = line.parse()?;
-    if variable.key.contains(char::is_whitespace) || line.contains('\0') {
+    if variable.key.contains(char::is_whitespace) || variable.key.contains('\0') {
         return Err(format!("{:?} is not the name of a variable", variable.key));
+    }
+    if line.contains('\0') {
+        return Err(format!("the value of {} contains a NUL byte", variable.key));
     }
     Ok(variable)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What in a description is wrong.
 ///
-/// Prints as `memory.limit: 64Q is not a size; … (line 3, column 9)`.
+/// Prints as `memory.limit: "64Q" is not a size; … (line 3, column 9)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invalid {
     /// The field as a dotted path, such as `memory.limit` or `mounts[0].source`.

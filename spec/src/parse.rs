@@ -156,12 +156,12 @@ mod tests {
     fn a_wrong_unit_is_told_with_its_field_and_line() {
         let (field, line, reason) = toml_error("command = 'a'\nmemory.limit = '64Q'");
         assert_eq!((field.as_str(), line), ("memory.limit", Some(2)));
-        assert_eq!(reason, "64Q is not a size; write it as 64M, 1G or a number of bytes");
+        assert_eq!(reason, "\"64Q\" is not a size; write it as 64M, 1G or a number of bytes");
 
         let (field, line, reason) =
             json_error("{\"command\": \"a\",\n \"memory\": {\"limit\": \"64Q\"},\n \"pids\": 3}");
         assert_eq!((field.as_str(), line), ("memory.limit", Some(2)));
-        assert_eq!(reason, "64Q is not a size; write it as 64M, 1G or a number of bytes");
+        assert_eq!(reason, "\"64Q\" is not a size; write it as 64M, 1G or a number of bytes");
     }
 
     #[test]

@@ -72,8 +72,9 @@ impl FromStr for Signal {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Signal, Invalid> {
-        let wrong =
-            || Invalid::value(format!("{text} is not a signal; write a name such as SIGTERM or a number from 1 to 64"));
+        let wrong = || {
+            Invalid::value(format!("{text:?} is not a signal; write a name such as SIGTERM or a number from 1 to 64"))
+        };
         let upper = text.trim().to_ascii_uppercase();
         if !upper.is_empty() && upper.bytes().all(|b| b.is_ascii_digit()) {
             let number = upper.parse().map_err(|_| wrong())?;

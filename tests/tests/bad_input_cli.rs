@@ -22,6 +22,7 @@ fn an_unknown_flag_or_command_is_bad_usage() {
 fn a_malformed_value_is_bad_usage_and_names_the_flag() {
     for (flag, value) in [
         ("--memory", "64Q"),
+        ("--log-files", "x"),
         ("--memory", ""),
         ("--memory", "-1"),
         ("--cpus", "0"),
@@ -221,6 +222,25 @@ fn what_a_task_cannot_do_now_is_refused_with_the_likely_mend() {
     }
     running.end();
     paused.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_wrong_value_is_told_what_is_wanted() {
+    let host = Host::new();
+    for (args, parts) in [
+        (&["run", "--memory=", "true"][..], &["\"\" is not a size; write it as 64M"][..]),
+        (&["run", "--memory-swap=x", "true"], &["\"x\" is not a size", "; -1 or max is no limit"]),
+        (&["run", "--pids=x", "true"], &["\"x\" is not a limit", "; -1 or max is no limit"]),
+        (&["run", "--health-retries=x", "true"], &["\"x\" is not a number from 0 on"]),
+        (&["run", "--health-on-failure=restart", "true"], &["[possible values: none, stop]"]),
+        (&["sandbox", "create", "--qos=foo"], &["[possible values: guaranteed, burstable, best-effort]"]),
+        (&["logs", "--tail=x", "web"], &["\"x\" is not a number of lines; write 10, or all"]),
+        (&["exec", "--timeout=0", "web", "true"], &["--timeout", "leaves no time"]),
+        (&["run", "--env-file=/no\nsuch", "true"], &["cannot read /no\\nsuch"]),
+    ] {
+        host.bowline(args).assert_refused(2, parts);
+    }
     host.assert_nothing_left();
 }
 

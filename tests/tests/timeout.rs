@@ -160,7 +160,7 @@ fn no_time_at_all_is_refused() {
         host.task(IDLE).flag(format!("--timeout={time}")).assert_refused(2, &["--timeout"]);
     }
     host.task(IDLE).toml("timeout = 0").assert_refused(125, &["timeout: is 0"]);
-    host.task(IDLE).toml("timeout = 'x'").assert_refused(125, &["timeout", "x is not a duration"]);
+    host.task(IDLE).toml("timeout = 'x'").assert_refused(125, &["timeout", "\"x\" is not a duration"]);
     host.assert_nothing_left();
 }
 

@@ -25,7 +25,7 @@ impl<T: FromStr> FromStr for Ceiling<T> {
             value => value
                 .parse()
                 .map(Ceiling::At)
-                .map_err(|_| Invalid::value(format!("{text} is neither a limit nor \"unlimited\""))),
+                .map_err(|_| Invalid::value(format!("{text:?} is neither a limit nor \"unlimited\""))),
         }
     }
 }

@@ -49,7 +49,7 @@ impl FromStr for Cpus {
 
     fn from_str(text: &str) -> Result<Cpus, Invalid> {
         let cpus = text.trim().parse::<f64>().map_err(|_| {
-            Invalid::value(format!("{text} is not a number of CPUs; write a number above 0, such as 0.5 or 2"))
+            Invalid::value(format!("{text:?} is not a number of CPUs; write a number above 0, such as 0.5 or 2"))
         })?;
         Cpus::new(cpus)
     }

@@ -48,7 +48,7 @@ impl FromStr for Duration {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Duration, Invalid> {
-        let wrong = || Invalid::value(format!("{text} is not a duration; write it as 10s, 200ms or 1m30s"));
+        let wrong = || Invalid::value(format!("{text:?} is not a duration; write it as 10s, 200ms or 1m30s"));
         let text_trimmed = text.trim();
         if text_trimmed.is_empty() {
             return Err(wrong());

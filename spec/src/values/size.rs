@@ -43,7 +43,7 @@ impl FromStr for ByteSize {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<ByteSize, Invalid> {
-        let wrong = || Invalid::value(format!("{text} is not a size; write it as 64M, 1G or a number of bytes"));
+        let wrong = || Invalid::value(format!("{text:?} is not a size; write it as 64M, 1G or a number of bytes"));
         let lower = text.trim().to_ascii_lowercase();
         let digits_end = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
         let (digits, unit) = lower.split_at(digits_end);
@@ -152,7 +152,7 @@ mod tests {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
         let error = "64Q".parse::<ByteSize>().unwrap_err().to_string();
-        assert_eq!(error, "64Q is not a size; write it as 64M, 1G or a number of bytes");
+        assert_eq!(error, "\"64Q\" is not a size; write it as 64M, 1G or a number of bytes");
     }
 
     proptest! {

@@ -57,7 +57,7 @@ fn read(file: &Path) -> Result<Vec<Variable>> {
     if bytes.len() as u64 > LARGEST {
         return Err(hinted(Error::new(Kind::Usage, format!("{} is larger than {LARGEST} bytes", file.display()))));
     }
-    let text = str::from_utf8(&bytes).map_err(|wrong| {
+    let text = std::str::from_utf8(&bytes).map_err(|wrong| {
         let before = &bytes[..wrong.valid_up_to()];
         in_line(file, before.split(|byte| *byte == b'\n').count(), "is not UTF-8")
     })?;

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn what_no_field_takes_is_refused_by_the_field_s_name() {
         refused("memory.limt=64M", "memory.limt", "unknown field `limt`");
-        refused("memory.limit=64Q", "memory.limit", "64Q is not a size");
+        refused("memory.limit=64Q", "memory.limit", "\"64Q\" is not a size");
         refused("memory=64M", "memory", "invalid type");
         refused("init=maybe", "init", "invalid type");
         refused("args[2]=x", "args[2]", "there are 1 of them");

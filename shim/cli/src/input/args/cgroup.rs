@@ -8,8 +8,8 @@ use bowline_spec::budget::Class;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use crate::input::args::parsers::{variable, word};
-use crate::input::args::update::ceiling;
+use crate::input::args::parsers::{one_of, variable};
+use crate::input::args::update::{ceiling, count};
 use crate::input::examples;
 
 /// The path of a cgroup below every hierarchy: absolute, plain, not the root.
@@ -136,7 +136,7 @@ pub struct NameArgs {
     #[arg(long, value_name = "ID", group = "what")]
     pub sandbox: Option<String>,
     /// The pod's class of service: guaranteed, burstable or best-effort
-    #[arg(long, value_name = "CLASS", value_parser = word::<Class>, requires = "pod")]
+    #[arg(long, value_name = "CLASS", value_parser = one_of::<Class, 3>(["guaranteed", "burstable", "best-effort"]), hide_possible_values = true, requires = "pod")]
     pub qos: Option<Class>,
     /// The cgroup above all pods or all sandboxes [default: kubepods, bowline]
     #[arg(long, value_name = "PATH")]
@@ -177,7 +177,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub memory: Option<Ceiling<ByteSize>>,
     /// Limit of processes and threads: 64, max
-    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>)]
+    #[arg(long, allow_negative_numbers = true, value_parser = count)]
     pub pids: Option<Ceiling<u64>>,
     /// The CPUs it may run on: 0-1,3
     #[arg(long, value_name = "CPUS")]

@@ -344,8 +344,8 @@ pub struct LogsArgs {
     /// Also print what is written from now on, until the task has ended
     #[arg(short, long)]
     pub follow: bool,
-    /// The last N lines only
-    #[arg(long, value_name = "N")]
+    /// The last N lines only, or all
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = tail)]
     pub tail: Option<u64>,
     /// From this time on: 10m ago, or 2026-05-01T12:00:00Z
     #[arg(long, value_name = "TIME")]
@@ -378,7 +378,7 @@ pub struct ExecArgs {
     #[command(flatten)]
     pub detach: DetachArgs,
     /// Kill it, with all it started, after this long: 500ms, 2s
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = task::timeout, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// The user [default: the task's]
     #[arg(short, long)]
@@ -550,4 +550,12 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
     // Short intervals are refused, as each reading takes the shim's time too.
     if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
+}
+
+/// Parses `--tail N`; docker's `all` is more lines than any log has.
+fn tail(text: &str) -> Result<u64, String> {
+    match text {
+        "all" => Ok(u64::MAX),
+        text => text.parse().map_err(|_| format!("{text:?} is not a number of lines; write 10, or all")),
+    }
 }

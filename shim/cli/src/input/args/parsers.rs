@@ -1,8 +1,18 @@
 //! Parsers of values that flags of several commands take.
 
-/// Parses a word as a description would contain it.
-pub fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+/// A parser of `words`, as a description would contain them.
+pub fn one_of<T, const N: usize>(words: [&'static str; N]) -> impl TypedValueParser<Value = T>
+where
+    T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value(word.into()))
+}
+
+/// Parses a whole number.
+pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number from 0 on, such as 3"))
 }
 
 /// Parses `KEY=value`.

@@ -9,8 +9,8 @@ use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, Place};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 
-use crate::input::args::parsers::{ceiling, word};
-use crate::input::args::update::UpdateArgs;
+use crate::input::args::parsers::one_of;
+use crate::input::args::update::{UpdateArgs, count};
 use crate::input::examples;
 use crate::input::network::{network, port};
 use crate::input::set::Setting;
@@ -108,13 +108,13 @@ pub struct CreateArgs {
     #[arg(long, value_name = "CPUS", visible_alias = "cpuset-cpus")]
     pub cpuset: Option<IdSet>,
     /// Limit of processes and threads of all members together; -1 for none
-    #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = ceiling::<u64>)]
+    #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = count)]
     pub pids: Option<Ceiling<u64>>,
     /// The class of service: guaranteed, burstable or best-effort [default: what the members make]
-    #[arg(long, value_parser = word::<Class>)]
+    #[arg(long, value_parser = one_of::<Class, 3>(["guaranteed", "burstable", "best-effort"]), hide_possible_values = true)]
     pub qos: Option<Class>,
     /// What becomes of limits that this host cannot enforce: required, best-effort or off
-    #[arg(long, value_name = "MODE", value_parser = word::<Enforcement>)]
+    #[arg(long, value_name = "MODE", value_parser = one_of::<Enforcement, 3>(["required", "best-effort", "off"]), hide_possible_values = true)]
     pub cgroup: Option<Enforcement>,
     /// The network: host, none or private, bridge, cni, or the path of a network namespace [default: host]
     #[arg(long, value_name = "NETWORK", value_parser = network, visible_alias = "net")]

@@ -17,8 +17,8 @@ use bowline_spec::{Device, LogFormat, Mount, NetworkMode, OnUnhealthy, Port};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueHint};
 
-use super::parsers::word;
-use super::update::ceiling;
+use super::parsers::{number, one_of};
+use super::update::{ceiling, count};
 use crate::input::environment::Variable;
 use crate::input::mounts::{device, mount, tmpfs, volume};
 use crate::input::network::{network, port};
@@ -202,7 +202,7 @@ pub struct HealthFlags {
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_timeout: Option<Duration>,
     /// How many failures in a row make it unhealthy [default: 3]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = HEALTH)]
+    #[arg(long, value_name = "N", value_parser = number::<u32>, allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_retries: Option<u32>,
     /// How long after its start failures do not count [default: 0]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
@@ -211,7 +211,7 @@ pub struct HealthFlags {
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_start_interval: Option<Duration>,
     /// What becomes of it when it is unhealthy: none or stop [default: none]
-    #[arg(long, value_name = "ACTION", value_parser = word::<OnUnhealthy>, help_heading = HEALTH)]
+    #[arg(long, value_name = "ACTION", value_parser = one_of::<OnUnhealthy, 2>(["none", "stop"]), hide_possible_values = true, help_heading = HEALTH)]
     pub health_on_failure: Option<OnUnhealthy>,
     /// Without the checks that the description asks for
     #[arg(long, conflicts_with = "health_cmd", help_heading = HEALTH)]
@@ -228,7 +228,7 @@ pub struct LogFlags {
     #[arg(long = "log-size", id = "log_size", value_name = "SIZE", allow_negative_numbers = true, help_heading = OUTPUT)]
     pub size: Option<ByteSize>,
     /// How many log files to keep [default: 5]
-    #[arg(long = "log-files", id = "log_files", value_name = "N", allow_negative_numbers = true, help_heading = OUTPUT)]
+    #[arg(long = "log-files", id = "log_files", value_name = "N", value_parser = number::<u32>, allow_negative_numbers = true, help_heading = OUTPUT)]
     pub files: Option<u32>,
 }
 
@@ -250,7 +250,7 @@ pub struct ShimFlags {
     pub durable: bool,
 }
 
-fn timeout(text: &str) -> std::result::Result<Duration, String> {
+pub fn timeout(text: &str) -> std::result::Result<Duration, String> {
     let timeout: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
     if timeout == Duration::default() {
         return Err(format!("{text} leaves no time to run; write it as 500ms, or 2s"));
@@ -259,7 +259,7 @@ fn timeout(text: &str) -> std::result::Result<Duration, String> {
 }
 
 fn pids(text: &str) -> std::result::Result<Ceiling<u64>, String> {
-    match ceiling(text)? {
+    match count(text)? {
         Ceiling::At(0) => {
             Err("0 leaves no room for the command itself; write 1 or more, or -1 for no limit".to_owned())
         }

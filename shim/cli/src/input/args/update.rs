@@ -6,7 +6,7 @@ use bowline_spec::Invalid;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use clap::Args;
 
-use crate::input::args::parsers::variable;
+use crate::input::args::parsers::{number, variable};
 use crate::input::io::IoArg;
 
 // Limits as typed; `max` or `-1` lifts one.
@@ -28,7 +28,7 @@ pub struct UpdateArgs {
     #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<Cpus>)]
     pub cpus: Option<Ceiling<Cpus>>,
     /// The weight when CPU time is short: 2 to 262144
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u64>)]
     pub cpu_shares: Option<u64>,
     /// CPU time for realtime scheduling in each --realtime-period (cgroup v1): 10ms
     #[arg(long, value_name = "TIME")]
@@ -43,7 +43,7 @@ pub struct UpdateArgs {
     #[arg(long, value_name = "NODES")]
     pub mems: Option<IdSet>,
     /// Limit of processes and threads: 64, max
-    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>, visible_alias = "pids-limit")]
+    #[arg(long, allow_negative_numbers = true, value_parser = count, visible_alias = "pids-limit")]
     pub pids: Option<Ceiling<u64>>,
     /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
     #[arg(long, value_name = "IO")]
@@ -57,9 +57,18 @@ pub struct UpdateArgs {
 }
 
 /// A limit, `max`, or `-1` as runc and docker write it.
-pub fn ceiling<T: FromStr>(text: &str) -> Result<Ceiling<T>, String> {
-    match text {
-        "-1" => Ok(Ceiling::Unlimited),
-        text => text.parse().map_err(|wrong: Invalid| wrong.to_string()),
+pub fn ceiling<T: FromStr<Err = Invalid>>(text: &str) -> Result<Ceiling<T>, String> {
+    limit(text, |wrong: Invalid| wrong.to_string())
+}
+
+/// Like [`ceiling`], for a limit that is a number.
+pub fn count(text: &str) -> Result<Ceiling<u64>, String> {
+    limit(text, |_| format!("{text:?} is not a limit; write a number such as 64"))
+}
+
+fn limit<T: FromStr>(text: &str, why: impl FnOnce(T::Err) -> String) -> Result<Ceiling<T>, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "-1" | "max" | "unlimited" => Ok(Ceiling::Unlimited),
+        _ => text.trim().parse().map(Ceiling::At).map_err(|wrong| format!("{}; -1 or max is no limit", why(wrong))),
     }
 }

@@ -119,9 +119,12 @@ impl Folder {
     /// The error for a caller that wants this folder for a new `what` of the same id.
     fn taken(&self, id: &TaskId, what: &str) -> Error {
         let (there, command) = if self.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
-        let same = if there == what { String::new() } else { format!("; a {what} cannot have its name") };
-        Error::new(Kind::AlreadyExists, format!("a {there} named {id} exists already{same}"))
-            .hint(format!("choose another name, or remove it with `bowline {command} {id}`"))
+        let remove = format!("`bowline {command} {id}` removes it, with -f also while it runs");
+        let (same, hint) = match there == what {
+            true => (String::new(), format!("choose another name, or start it anew with --replace; {remove}")),
+            false => (format!("; a {what} cannot have its name"), format!("choose another name; {remove}")),
+        };
+        Error::new(Kind::AlreadyExists, format!("a {there} named {id} exists already{same}")).hint(hint)
     }
 
     /// Whether there is a task of this id.

@@ -78,6 +78,8 @@ fn a_taken_id_is_refused_and_the_other_task_goes_on() {
     let host = Host::new();
     let first = host.task("exec sleep 1000").start();
     host.task("true").named(first.id()).assert_refused_as_taken();
+    let ran = host.bowline(["start", "--name", first.id(), "true"]);
+    assert!(ran.err().contains("--replace") && ran.err().contains("-f"), "{ran}");
     assert_eq!(first.status(), "running");
     first.end();
     host.task("true").named(first.id()).assert_refused_as_taken();

@@ -63,7 +63,7 @@ async fn run(cli: Cli) -> Result<u8> {
     match cli.command {
         Command::Run { task, how, .. } if how.detach => start::start(&state, task, how.json).await,
         Command::Run { task, detach, how } => run::run(&state, task, detach.detach_keys, how).await,
-        Command::Start { task, json } => start::start(&state, task, json).await,
+        Command::Start { task, json, .. } => start::start(&state, task, json).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
         Command::Stop { ids, signal, grace } => stop::run(&state, &ids, signal, grace).await,

@@ -66,16 +66,25 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
     }
 }
 
-/// What stands for a word of docker's that the command `name` does not have.
+/// Instead of `--rm` for a task in the background.
+const REMOVES_LATER: &str = "`bowline rm --exited` removes all that have ended, `bowline rm ID` one of them";
+
+/// What to type instead of flags that do not go together, or of a word of docker's that the command `name` does not have.
 fn instead(error: &clap::Error, name: &str) -> Option<&'static str> {
-    let word = |kind| match error.get(kind)? {
-        ContextValue::String(word) => Some(word.as_str()),
-        _ => None,
+    let words = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => vec![word.as_str()],
+        Some(ContextValue::Strings(words)) => words.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
     };
-    match name {
-        "bowline" => docker_words::command(word(ContextKind::InvalidSubcommand)?),
-        "bowline run" | "bowline start" if error.kind() == ErrorKind::UnknownArgument => {
-            docker_words::flag(word(ContextKind::InvalidArg)?)
+    let of = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg, ContextKind::PriorArg];
+    let words: Vec<&str> = of.into_iter().flat_map(words).collect();
+    match (error.kind(), name, &words[..]) {
+        (ErrorKind::InvalidSubcommand, "bowline", [word]) => docker_words::command(word),
+        (ErrorKind::UnknownArgument, "bowline start", ["--rm"]) => Some(REMOVES_LATER),
+        (ErrorKind::UnknownArgument, "bowline run" | "bowline start", [flag]) => docker_words::flag(flag),
+        (ErrorKind::ArgumentConflict, _, ["--detach", "--rm"] | ["--rm", "--detach"]) => Some(REMOVES_LATER),
+        (ErrorKind::MissingRequiredArgument, _, ["--bundle <DIR>"]) => {
+            Some("without a bundle, type the command itself instead of --entrypoint")
         }
         _ => None,
     }
@@ -100,6 +109,15 @@ mod tests {
         assert_eq!(hinted(&["exec"]), "see `bowline exec --help`");
         assert_eq!(hinted(&["run", "--mem", "5", "ls"]), "perhaps --memory is meant; see `bowline run --help`");
         assert_eq!(hinted(&["sandbox", "create", "--bad"]), "see `bowline sandbox create --help`");
+    }
+
+    #[test]
+    fn flags_that_need_others_have_answers_of_their_own() {
+        for args in [&["run", "-d", "--rm", "true"][..], &["run", "--rm", "-d", "true"], &["start", "--rm", "true"]] {
+            assert_eq!(hinted(args), REMOVES_LATER, "{args:?}");
+        }
+        let instead = "without a bundle, type the command itself instead of --entrypoint";
+        assert_eq!(hinted(&["run", "--entrypoint", "sh", "x"]), instead);
     }
 
     #[test]

@@ -86,6 +86,9 @@ pub enum Command {
     Start {
         #[command(flatten)]
         task: TaskArgs,
+        /// Accepted as `run` has it: the task is in the background in any case
+        #[arg(short, long, hide = true)]
+        detach: bool,
         /// Print id and pid as JSON
         #[arg(long)]
         json: bool,

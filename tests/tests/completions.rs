@@ -43,6 +43,25 @@ fn bash_completes_a_flag_of_the_command() {
 }
 
 #[test]
+fn bash_completes_the_words_that_a_flag_takes() {
+    let host = Host::new();
+    for (line, word) in [
+        ("run --network br", "bridge"),
+        ("run --log ra", "raw"),
+        ("run --health-on-failure st", "stop"),
+        ("start --cgroup-driver sy", "systemd"),
+        ("sandbox create --network pri", "private"),
+        ("sandbox create --qos gu", "guaranteed"),
+        ("kill --signal TER", "TERM"),
+        ("stop --signal QU", "QUIT"),
+        ("ps --filter status=ru", "status=running"),
+    ] {
+        completed(&host, &format!("bowline {line}")).assert_says(word);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn hidden_commands_are_not_completed() {
     let host = Host::new();
     completed(&host, "bowline ma").assert_says("");

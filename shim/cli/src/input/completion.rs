@@ -13,11 +13,13 @@ use std::path::{Path, PathBuf};
 use bowline_client::STATE;
 use bowline_executor::StateDir;
 use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
 use clap::{Arg, Command};
 use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 use clap_complete::{ArgValueCandidates, CompleteEnv, CompletionCandidate};
 
 use crate::input::args::{Cli, CompletedShell};
+use crate::input::filter::STATUSES;
 use crate::input::task_names::TaskRef;
 
 /// The variable by which a script asks for candidates; its value is the shell.
@@ -66,7 +68,7 @@ fn completed() -> Command {
     // `help` and `--version` are made again below.
     let is_shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
     let visible = all.get_subcommands().filter(is_shown).cloned();
-    let visible = visible.map(|command| with_ids(command, false));
+    let visible = visible.map(|command| with_candidates(command, false));
     Command::new("bowline")
         .disable_help_flag(true)
         .version(bowline_executor::VERSION)
@@ -74,16 +76,52 @@ fn completed() -> Command {
         .subcommands(visible)
 }
 
-/// Adds the candidates of each argument that is an id, at all levels below `command`.
-fn with_ids(command: Command, of_sandboxes: bool) -> Command {
+/// Adds the candidates of each argument that is an id, or one of some words, at all levels below `command`.
+fn with_candidates(command: Command, of_sandboxes: bool) -> Command {
     let of_sandboxes = of_sandboxes || command.get_name() == SANDBOX;
     command
         .mut_args(|argument| match what_it_names(&argument, of_sandboxes) {
             Some(Named::Task) => argument.add(ArgValueCandidates::new(|| ids(false))),
             Some(Named::Sandbox) => argument.add(ArgValueCandidates::new(|| ids(true))),
-            None => argument,
+            None => match words(&argument) {
+                words if words.is_empty() => argument,
+                words => argument.add(ArgValueCandidates::new(move || candidates(&words))),
+            },
         })
-        .mut_subcommands(|below| with_ids(below, of_sandboxes))
+        .mut_subcommands(|below| with_candidates(below, of_sandboxes))
+}
+
+/// The words that an argument's value may be, where clap does not know them.
+fn words(argument: &Arg) -> Vec<String> {
+    if !argument.get_possible_values().is_empty() {
+        return Vec::new();
+    }
+    let words: &[&str] = match argument.get_id().as_str() {
+        "network" => &["host", "private", "none", "bridge", "cni"],
+        "log" => &["json", "raw", "journald", "none"],
+        "driver" | "cgroup_driver" => &["auto", "cgroupfs", "systemd"],
+        "shim_cgroup" => &["inherit", "root", "overhead"],
+        "signal" | "stop_signal" => return signals().collect(),
+        "filter" => return filters().collect(),
+        _ => &[],
+    };
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn candidates<T: AsRef<str>>(words: &[T]) -> Vec<CompletionCandidate> {
+    words.iter().map(|word| CompletionCandidate::new(word.as_ref())).collect()
+}
+
+/// All signals but the realtime ones.
+fn signals() -> impl Iterator<Item = String> {
+    (1..32).filter_map(Signal::from_number).map(Signal::name)
+}
+
+fn filters() -> impl Iterator<Item = String> {
+    let keys = ["label=", "sandbox="].map(str::to_owned);
+    // A shell would take a status of two words for two arguments.
+    let statuses = STATUSES.iter().filter(|status| !status.contains(' '));
+    statuses.map(|status| format!("status={status}")).chain(keys)
 }
 
 enum Named {
@@ -111,7 +149,7 @@ fn ids(of_sandboxes: bool) -> Vec<CompletionCandidate> {
     let folder = typed_state(&words).or_else(|| std::env::var_os("BOWLINE_STATE").map(PathBuf::from));
     let state = StateDir::new(folder.unwrap_or_else(|| Path::new(STATE).to_owned()));
     let ids = if of_sandboxes { state.sandboxes() } else { state.ids() };
-    ids.unwrap_or_default().iter().map(|id| CompletionCandidate::new(id.as_str())).collect()
+    candidates(&ids.unwrap_or_default())
 }
 
 /// The folder that `--state` names in the line that is being typed.
@@ -130,6 +168,8 @@ fn typed_state(words: &[OsString]) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     #[test]
@@ -139,6 +179,23 @@ mod tests {
         assert_eq!(of("bowline --state=/b stop w"), Some("/b".into()));
         assert_eq!(of("bowline stop --state"), None);
         assert_eq!(of("bowline stop w"), None);
+    }
+
+    #[test]
+    fn every_word_is_one_that_is_taken() {
+        let all = Cli::whole();
+        let mut known = 0;
+        for name in ["run", "start", "stop", "kill"] {
+            for argument in all.find_subcommand(name).expect("a command").get_arguments() {
+                let flag = argument.get_long().unwrap_or_default();
+                for word in words(argument) {
+                    let line = ["bowline", name, &format!("--{flag}={word}"), "x"];
+                    assert!(Cli::command().try_get_matches_from(line).is_ok(), "{line:?}");
+                    known += 1;
+                }
+            }
+        }
+        assert!(known > 50, "{known}");
     }
 
     #[test]

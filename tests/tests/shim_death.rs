@@ -85,7 +85,7 @@ fn an_exec_whose_shim_dies_is_an_error_and_is_cleaned_up() {
     let ran = exec.finish();
     ran.assert_code(125);
     let message = format!("bowline: the shim of task {} was killed or broke off while it served this call", task.id());
-    let hint = format!("hint: `bowline inspect {}` tells how the task stands", task.id());
+    let hint = format!("hint: `bowline inspect {}` shows the state of the task", task.id());
     assert!(ran.err().starts_with(&message) && ran.err().contains(&hint), "{ran}");
     task.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left_without_rm();

@@ -191,7 +191,7 @@ fn nodes(spec: &Spec) -> Result<Vec<Node<'_>>> {
             Some(other) if (other.kind, other.number) == (node.kind, node.number) => *other = node,
             Some(other) if other.by_default && node.path != Path::new(DEFAULT[0].0) => *other = node,
             Some(_) => {
-                let message = format!("linux.devices: {} is two devices", node.path.display());
+                let message = format!("linux.devices: {} is given for two different devices", node.path.display());
                 return Err(Error::new(Kind::BadSpec, message));
             }
         }

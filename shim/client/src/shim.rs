@@ -175,7 +175,7 @@ impl Shim {
         };
         match (told.kind(), told.hint_text()) {
             (Kind::NotFound | Kind::WrongState, None) => {
-                told.hint(format!("`bowline inspect {}` tells how the task stands", self.id))
+                told.hint(format!("`bowline inspect {}` shows the state of the task", self.id))
             }
             _ => told,
         }

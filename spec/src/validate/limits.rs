@@ -73,7 +73,7 @@ pub(super) fn memory(
     for (field, size) in [("memory.limit", limit), ("memory.high", high)] {
         require(size.is_none_or(|s| s >= LEAST_MEMORY), field, || {
             let size = size.unwrap_or_default();
-            format!("{size} is below what can start, {LEAST_MEMORY}")
+            format!("{size} is too little to start anything; write at least {LEAST_MEMORY}")
         })?;
     }
     for (field, size) in [("memory.low", low), ("memory.high", high)] {
@@ -183,9 +183,9 @@ mod tests {
     fn memory_limits_are_checked() {
         accepted("memory = {limit = '6M', low = '6M', high = '6M', swap = 0}");
         accepted("memory = {limit = '64M', swap = 'unlimited'}");
-        refused("memory.limit = '5M'", "memory.limit", "below what can start");
-        refused("memory.limit = 0", "memory.limit", "below what can start");
-        refused("memory.high = '1M'", "memory.high", "below what can start");
+        refused("memory.limit = '5M'", "memory.limit", "at least 6M");
+        refused("memory.limit = 0", "memory.limit", "at least 6M");
+        refused("memory.high = '1M'", "memory.high", "at least 6M");
         refused("memory = {limit = '64M', low = '65M'}", "memory.low", "above memory.limit");
         refused("memory = {limit = '64M', high = '65M'}", "memory.high", "above memory.limit");
         refused("memory.swap = '1G'", "memory.swap", "needs memory.limit");

@@ -114,7 +114,7 @@ mod tests {
         refused("cpu.limit = 0.009", "cpu.limit", "at least 1000");
         refused("cpu = {limit = 0.5, period = '1ms'}", "cpu.limit", "500 µs");
         refused("cpu.period = '2s'", "cpu.period", "between 1ms and 1s");
-        refused("memory.limit = '5M'", "memory.limit", "below what can start");
+        refused("memory.limit = '5M'", "memory.limit", "at least 6M");
         refused("memory = {limit = '64M', high = '65M'}", "memory.high", "above memory.limit");
         refused("memory.swap = '1G'", "memory.swap", "needs memory.limit");
         refused("pids = 0", "pids", "the sandbox needs at least 1");

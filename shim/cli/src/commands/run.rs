@@ -214,7 +214,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
 }
 
 fn tell_of_timeout(id: &TaskId) {
-    complain(&format!("task {id} is stopped: its time is over"), None);
+    complain(&format!("task {id} is stopped: its timeout has passed"), None);
 }
 
 /// Says that a task which is being stopped has not ended yet, and what may be done about it.

@@ -59,7 +59,10 @@ pub fn mount(text: &str) -> std::result::Result<Mount, String> {
         (Some("tmpfs"), None) => empty(destination)?,
         (Some("tmpfs"), Some(_)) => return Err("a tmpfs has no source".to_owned()),
         (kind, _) => {
-            return Err(format!("type={} is not there; write type=bind or type=tmpfs", kind.unwrap_or("volume")));
+            return Err(match kind {
+                Some(kind) => format!("type={kind} is not supported; write type=bind or type=tmpfs"),
+                None => "type is missing; write type=bind or type=tmpfs".to_owned(),
+            });
         }
     };
     for (key, value) in &fields {

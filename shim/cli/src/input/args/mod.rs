@@ -333,7 +333,7 @@ pub struct DetachArgs {
 pub struct AttachArgs {
     #[command(flatten)]
     pub detach: DetachArgs,
-    /// Only look: pass nothing on that is typed
+    /// Only watch the output: send nothing to the task
     #[arg(long)]
     pub no_stdin: bool,
     /// Pass signals on to the task instead of leaving it

@@ -7,7 +7,7 @@ pub fn one_of<T, const N: usize>(words: [&'static str; N]) -> impl TypedValuePar
 where
     T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
 {
-    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value(word.into()))
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value::<T>(word.into()))
 }
 
 /// Parses a whole number.

@@ -113,7 +113,7 @@ pub struct CreateArgs {
     /// The class of service: guaranteed, burstable or best-effort [default: what the members make]
     #[arg(long, value_parser = one_of::<Class, 3>(["guaranteed", "burstable", "best-effort"]), hide_possible_values = true)]
     pub qos: Option<Class>,
-    /// What becomes of limits that this host cannot enforce: required, best-effort or off
+    /// What to do about limits that this host cannot enforce: required, best-effort or off
     #[arg(long, value_name = "MODE", value_parser = one_of::<Enforcement, 3>(["required", "best-effort", "off"]), hide_possible_values = true)]
     pub cgroup: Option<Enforcement>,
     /// The network: host, none or private, bridge, cni, or the path of a network namespace [default: host]

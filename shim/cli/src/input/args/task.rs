@@ -45,11 +45,11 @@ pub struct TaskArgs {
     /// A task description: TOML, or JSON if it ends in .json; - for stdin
     #[arg(short, long, value_name = "F")]
     pub file: Option<PathBuf>,
-    /// Run an OCI bundle: a folder with config.json, such as `bowline spec` prints. What is typed as the command replaces
-    /// its own
+    /// Run an OCI bundle: a folder with config.json, such as `bowline spec` prints. A command on the command line replaces
+    /// the bundle's
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "sandbox")]
     pub bundle: Option<PathBuf>,
-    /// The program to run in place of the bundle's; what is typed as the command are its arguments
+    /// The program to run in place of the bundle's; the command on the command line becomes its arguments
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new(), requires = "bundle")]
     pub entrypoint: Option<String>,
     /// Any field of the description, over all else: memory.high=48M, env."A.B"=x, args[0]=x; null removes it
@@ -204,13 +204,13 @@ pub struct HealthFlags {
     /// How many failures in a row make it unhealthy [default: 3]
     #[arg(long, value_name = "N", value_parser = number::<u32>, allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_retries: Option<u32>,
-    /// How long after its start failures do not count [default: 0]
+    /// How long failures do not count after its start [default: 0]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_start_period: Option<Duration>,
     /// The time between two checks in that period [default: 5s]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HEALTH)]
     pub health_start_interval: Option<Duration>,
-    /// What becomes of it when it is unhealthy: none or stop [default: none]
+    /// What to do when it is unhealthy: none or stop [default: none]
     #[arg(long, value_name = "ACTION", value_parser = one_of::<OnUnhealthy, 2>(["none", "stop"]), hide_possible_values = true, help_heading = HEALTH)]
     pub health_on_failure: Option<OnUnhealthy>,
     /// Without the checks that the description asks for

@@ -126,6 +126,11 @@ fn is_within(field: &str, above: &str) -> bool {
     field.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
+/// The element of a list that `field` is part of, else the field itself: `mounts[0]` for `mounts[0].type`.
+fn element(field: &str) -> &str {
+    field.rfind(']').map_or(field, |end| &field[..=end])
+}
+
 impl<'m> Typed<'m> {
     fn of(matches: &'m ArgMatches) -> Typed<'m> {
         let mut typed = Typed { command: String::new(), args: matches };
@@ -160,7 +165,8 @@ impl<'m> Typed<'m> {
             return Some(format!("this comes from {}; {}", flags.join(" or "), self.help()));
         }
         let mut settings = self.args.try_get_many::<Setting>("set").ok().flatten().into_iter().flatten();
-        let is_set = settings.any(|setting| is_within(field, &setting.field()) || is_within(&setting.field(), field));
+        let is_set =
+            settings.any(|setting| is_within(field, element(&setting.field())) || is_within(&setting.field(), field));
         let reference = if self.command == "sandbox create" { SANDBOX_FIELDS } else { TASK_FIELDS };
         is_set.then(|| format!("this comes from --set; {reference}"))
     }

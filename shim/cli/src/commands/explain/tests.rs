@@ -232,7 +232,7 @@ fn a_person_reads_the_cause_first() {
 fn a_watch_that_had_it_stopped_says_for_what() {
     let found = json!({"policy": "throttled", "usec": 2_500_000, "above_usec": 2_000_000, "every_usec": 10_000_000});
     let stopped = json!({"exit_code": 143, "signal": "SIGTERM", "stopped_by": "watch", "stopped_for": found});
-    let parts = ["by its watch", "throttled", "2.5s in 10s, above 2s", "SIGTERM"];
+    let parts = ["by its watch", "throttled", "2.5 s in 10 s, above 2 s", "SIGTERM"];
     has(&of_end(stopped), "stopped_by_watch", Severity::Cause, &parts);
 }
 

@@ -197,7 +197,7 @@ impl Shim {
             Ok(_) | Err(_) => String::new(),
         };
         let hint =
-            format!("`bowline {inspect} {id}` tells how the {what} stands; the next command gets a new shim{more}");
+            format!("`bowline {inspect} {id}` shows the state of the {what}; the next command gets a new shim{more}");
         Error::new(Kind::Internal, message).hint(hint)
     }
 

@@ -95,6 +95,7 @@ impl Flags {
         let memory = task.settled().memory.limit;
         if let (Some(both), None) = (memory_swap, task.memory.swap) {
             task.memory.swap = Some(swap(memory, both)?);
+            task.memory.limit = memory;
         }
         if ephemeral.is_some() {
             task.ephemeral.get_or_insert(half(memory));

@@ -140,12 +140,16 @@ impl<M: ManagerPart> Handover<M> {
 }
 
 fn parse<M: ManagerPart>(text: &[u8]) -> Result<(Facts, M)> {
+    let facts = parse_facts(text)?;
+    let manager = handover::read(facts.manager.as_bytes())?;
+    Ok((facts, manager))
+}
+
+fn parse_facts(text: &[u8]) -> Result<Facts> {
     let what = || "cannot read the facts";
     let mut facts: Value = serde_json::from_slice(text).doing(Kind::Damaged, what)?;
     versions::to_memory(&mut facts)?;
-    let facts: Facts = handover::read_value(facts).doing(Kind::Damaged, what)?;
-    let manager = handover::read(facts.manager.as_bytes())?;
-    Ok((facts, manager))
+    handover::read_value(facts).doing(Kind::Damaged, what)
 }
 
 #[cfg(feature = "absent")]

@@ -380,10 +380,10 @@ fn plugins_that_are_missing_or_fail_are_told_and_nothing_is_left() {
         .toml(&failing)
         .flag("--network=bridge")
         .assert_refused(125, &["plugin bridge failed at ADD", "no room"]);
-    let mut without_iptables = host.command(binary("bowline"));
-    let file = host.file("failing.toml", &failing);
-    without_iptables.env("PATH", "/nowhere").args(["run", "--rm", "--network=bridge", "--name", &host.new_id()]);
-    without_iptables.arg("--file").arg(file).arg("/bin/true");
+    let mut without_iptables = host.command("unshare");
+    without_iptables.args(["--mount", "sh", "-c", "mount -t tmpfs none /usr/sbin && exec \"$@\"", "sh"]);
+    without_iptables.arg(binary("bowline")).args(["run", "--rm", "--network=bridge", "--name", &host.new_id()]);
+    without_iptables.arg("--file").arg(host.file("failing.toml", &failing)).arg("/bin/true");
     let said = host.execute(without_iptables).assert_code(125).err();
     assert!(said.contains("hint: install iptables"), "{said}");
     host.assert_nothing_left();

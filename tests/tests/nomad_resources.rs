@@ -215,7 +215,7 @@ fn a_task_that_ran_out_of_memory_is_told_from_one_that_was_killed() {
     let events = plugin.events();
     let task = plugin.task("exec tail /dev/zero").memory(32, 0).start();
     plugin.wait(&task).assert_out_of_memory();
-    let event = events.wait_for("an event of the OOM", |event| event["message"].to_string().contains("memory"));
+    let event = events.wait_for("an event of the OOM", |event| event["message"].to_string().contains("OOM"));
     assert_eq!((&event["task_id"], &event["alloc_id"]), (&json!(task.id()), &task.message()["alloc_id"]));
     assert_eq!(plugin.inspect(&task)["task"]["result"]["oom_killed"], true);
     plugin.destroy(&task);

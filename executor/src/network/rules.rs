@@ -91,8 +91,7 @@ fn removal_in(table: &str, bridge: &str) -> Vec<String> {
     commands
 }
 
-/// Where the program is that plugins would run too.
-/// The program of this name in the PATH of plugins.
+/// Where the program of this name is that plugins would run too.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = bounded_run::path();
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_absolute() && path.exists())

@@ -337,12 +337,12 @@ test-arm64: arm64
 		integration/cases.sh scripts docs
 ARM64_TESTS = --workspace --all-features --exclude bowline-bench
 # Unit tests of what an emulated processor alone has not: calls that the emulation does not know. The machine runs them.
-ARM64_KERNEL = memory::tests::a_child memory::tests::a_worker cloning::tests::the_pid_is_known recent::tests hooks::tests::the_hook \
-	hooks::tests::a_hook_reads network::attach network::plugin program::tests rootfs::layers systemd::tests::a_program \
-	a_listener_is_wanted only_what_denies_by_default
+ARM64_KERNEL = memory::tests::a_child memory::tests::a_worker cloning::tests::the_pid_is_known recent::tests \
+	hooks::tests::the_hook hooks::tests::a_hook_reads network::attach network::plugin program::tests rootfs::layers \
+	systemd::tests::a_program a_listener_is_wanted only_what_denies_by_default
 # Whatever differs between processors: numbers of calls, what executes a program, what init is written in.
-ARM64_CASES = adoption containerd_task exec fields_effect hardening init limits mounts namespaces run sandbox_life seccomp stop terminal \
-	upgrade
+ARM64_CASES = adoption containerd_task exec fields_effect hardening init limits mounts namespaces run sandbox_life \
+	seccomp stop terminal upgrade
 
 ## bench     measures bowline beside crun, runc and the kernel alone: a quarter of an hour or more; see docs/bench.md
 .PHONY: bench

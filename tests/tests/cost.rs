@@ -96,9 +96,9 @@ fn cost_of_a_launch_in_system_calls() {
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
     let bare = || run("--init=false");
-    Recorded { v1: 1461, v2: 1447 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    Recorded { v1: 1414, v2: 1410 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1582, v2: 1558 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1546, v2: 1530 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 
@@ -136,7 +136,7 @@ fn cost_of_an_exec_in_system_calls() {
         exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
         calls_of_ours(&trace(&host, &exec), "/bin/sh")
     };
-    Recorded { v1: 174, v2: 174 }.assert_calls("the command `bowline exec`", command);
+    Recorded { v1: 126, v2: 128 }.assert_calls("the command `bowline exec`", command);
     task.end();
     host.assert_nothing_left();
 }
@@ -262,7 +262,7 @@ fn cost_of_what_has_left_in_pages_is_none() {
 fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
     for (name, most) in [
-        ("bowline", 9216),
+        ("bowline", 9222),
         ("bowline-shim", 6788),
         ("containerd-shim-bowline-v1", 7244),
         ("nomad-driver-bowline", 4703),

@@ -87,9 +87,6 @@ impl Session {
 
     /// Copies the task's output, and waits for the next event.
     pub async fn happened(&mut self) -> Happened {
-        // What waits beside this has sent its request by then: threads are made while the shim works.
-        tokio::task::yield_now().await;
-        self.streams.copy();
         loop {
             tokio::select! {
                 signal = self.signals.next() => match signal {
@@ -103,6 +100,7 @@ impl Session {
                     }
                     signal => return Happened::Interrupted(signal),
                 },
+                never = self.streams.copy() => match never {},
                 () = told(&mut self.left) => {
                     self.left = None;
                     return Happened::Left;

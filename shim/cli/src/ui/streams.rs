@@ -1,11 +1,13 @@
 //! Passes a task's streams through: FIFOs that the shim opens, and a thread for each that copies to our stdout or
 //! stderr, or from our stdin.
 //!
-//! A copy ends when the FIFO ends or our own reader is gone. It then closes the FIFO, which tells the shim, and so the
-//! task if it is in our foreground. A copy ends in the same way if output cannot be written; the error is reported
-//! afterwards.
+//! A thread for an output begins once something comes: most commands are silent on one stream or both, and two threads
+//! are 0.1 of the 2.8 ms that an exec takes. A copy ends when the FIFO ends or our own reader is gone. It then closes
+//! the FIFO, which tells the shim, and so the task if it is in our foreground. A copy ends in the same way if output
+//! cannot be written; the error is reported afterwards.
 
 use std::cell::LazyCell;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,11 +15,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use bowline_executor::{ATTACHED, Counter, Doing, Error, Folder, Kind, Result};
+use bowline_executor::{ATTACHED, Counter, Doing, Error, Folder, Kind, Result, register_fd_for};
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, inotify, mknodat};
 use tempfile::TempDir;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 use crate::ui::detach::Typing;
@@ -25,6 +29,10 @@ use crate::ui::reader::{self, Reader};
 
 /// The bytes copied at a time: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
+
+/// What there is to see of an output whose reader has gone: an error of a pipe, the end of a socket. Typed input of a
+/// terminal looks alike, and does no harm but to begin the copy.
+const LEFT: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// Which of a task's outputs are passed on.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +42,7 @@ pub struct Outputs {
     pub stderr: bool,
 }
 
-/// The FIFOs of one attachment, and the threads that read them.
+/// The FIFOs of one attachment, and the copies of what comes through them.
 pub struct Streams {
     /// The path that the shim writes stdout to; empty if stdout is not passed on.
     pub stdout: String,
@@ -43,8 +51,8 @@ pub struct Streams {
     folder: TempDir,
     /// Writing ends of our own: a FIFO does not end when a shim dies, as the next one may open it again.
     kept_open: Vec<File>,
-    /// Copies that have not begun.
-    prepared: Vec<Box<dyn FnOnce() -> Result<()> + Send>>,
+    /// The copies to our stdout and stderr that have not begun.
+    waiting: [Option<Copying>; 2],
     copies: Vec<JoinHandle<Result<()>>>,
     /// While this is open, a writer may still open an empty FIFO.
     writers_may_come: OwnedFd,
@@ -60,7 +68,7 @@ impl Streams {
         let own = tempfile::Builder::new().prefix(&prefix).tempdir_in(folder.path()).doing(Kind::Internal, what)?;
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
-        let (mut prepared, mut kept_open) = (Vec::new(), Vec::new());
+        let mut kept_open = Vec::new();
         let mut prepare = |name: &'static str, output: BorrowedFd<'static>, end: Option<oneshot::Sender<()>>| {
             let path = own.path().join(name);
             let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
@@ -68,34 +76,33 @@ impl Streams {
             let no_more = no_more.try_clone().doing(Kind::Internal, what)?;
             // Without one, the last piece may come twice where a shim is killed.
             let counted = counted && Counter::make(&path).is_ok();
-            let text = path.to_string_lossy().into_owned();
-            let copying = move || {
-                // Mapped once there is something to count.
-                let counter = LazyCell::new(|| if counted { Counter::of(&path) } else { None });
-                let copied = copy(fifo, || counter.as_ref(), &no_more, output);
-                if let (false, Some(end)) = (matches!(copied, Ok(Reader::There)), end) {
-                    let _ = end.send(());
-                }
-                copied.doing(Kind::Internal, || format!("cannot write to {name}")).map(drop)
+            let fifo = register_fd_for(fifo, Interest::READABLE).doing(Kind::Internal, what)?;
+            let reader = match output.try_clone_to_owned().and_then(|fd| register_fd_for(fd, LEFT)) {
+                // Nobody has to read from a file.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+                reader => Some(reader.doing(Kind::Internal, || format!("cannot watch {name}"))?),
             };
-            prepared.push(Box::new(copying) as Box<_>);
-            Ok::<_, Error>(text)
+            Ok::<_, Error>(Copying { name, path, fifo, counted, no_more, output, reader, end })
         };
         let (end, unread) = oneshot::channel();
-        let [mut stdout, mut stderr] = [String::new(), String::new()];
-        if wanted.stdout {
-            stdout = prepare("stdout", rustix::stdio::stdout(), Some(end))?;
-        }
-        if wanted.stderr {
-            stderr = prepare("stderr", rustix::stdio::stderr(), None)?;
-        }
+        let stdout = wanted.stdout.then(|| prepare("stdout", rustix::stdio::stdout(), Some(end))).transpose()?;
+        let stderr = wanted.stderr.then(|| prepare("stderr", rustix::stdio::stderr(), None)).transpose()?;
+        let waiting = [stdout, stderr];
+        let [stdout, stderr] = waiting.each_ref().map(|copy| copy.as_ref().map(Copying::path).unwrap_or_default());
         let copies = Vec::new();
-        Ok((Streams { stdout, stderr, folder: own, kept_open, prepared, copies, writers_may_come }, unread))
+        Ok((Streams { stdout, stderr, folder: own, kept_open, waiting, copies, writers_may_come }, unread))
     }
 
-    /// Starts copying what is not copied yet.
-    pub fn copy(&mut self) {
-        self.copies.extend(self.prepared.drain(..).map(std::thread::spawn));
+    /// Begins each copy once it has something to do. Never returns; may be dropped at any moment.
+    pub async fn copy(&mut self) -> Infallible {
+        loop {
+            let [stdout, stderr] = &mut self.waiting;
+            let due = tokio::select! {
+                due = due(stdout) => due,
+                due = due(stderr) => due,
+            };
+            self.copies.extend(due.map(Copying::begin));
+        }
     }
 
     /// A name that no other attachment to the task has.
@@ -120,8 +127,9 @@ impl Streams {
     /// # Errors
     /// `Internal` if some output could not be written.
     pub fn until_closed(mut self) -> Result<()> {
-        self.copy();
         drop(self.kept_open);
+        let waiting = self.waiting.into_iter().flatten();
+        self.copies.extend(waiting.filter(|copying| !copying.has_ended()).map(Copying::begin));
         join(self.copies)
     }
 
@@ -130,10 +138,88 @@ impl Streams {
     /// # Errors
     /// See [`Streams::until_closed`].
     pub fn what_is_there(mut self) -> Result<()> {
-        self.copy();
+        let waiting = self.waiting.into_iter().flatten();
+        self.copies.extend(waiting.filter(Copying::is_due).map(Copying::begin));
         drop(self.writers_may_come);
         join(self.copies)
     }
+}
+
+/// A copy of one output that has not begun.
+struct Copying {
+    name: &'static str,
+    path: PathBuf,
+    fifo: AsyncFd<File>,
+    /// What is read is counted.
+    counted: bool,
+    no_more: OwnedFd,
+    output: BorrowedFd<'static>,
+    /// `output`, if its reader can go away.
+    reader: Option<AsyncFd<OwnedFd>>,
+    /// Gets a message when `output` can no longer be written.
+    end: Option<oneshot::Sender<()>>,
+}
+
+impl Copying {
+    fn path(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    /// What poll(2) sees of the FIFO now. An error is left to the copy.
+    fn seen(&self) -> PollFlags {
+        let mut watched = [PollFd::new(self.fifo.get_ref(), PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec::default())).map_or(PollFlags::IN, |_| watched[0].revents())
+    }
+
+    /// Whether there is something to read.
+    fn is_due(&self) -> bool {
+        self.seen().contains(PollFlags::IN)
+    }
+
+    /// Whether nothing will come any more.
+    fn has_ended(&self) -> bool {
+        self.seen() == PollFlags::HUP
+    }
+
+    /// Waits until there is something to read, or nobody reads `output` any more.
+    async fn due(&self) {
+        let gone = async {
+            match &self.reader {
+                Some(reader) => drop(reader.ready(LEFT).await),
+                None => std::future::pending().await,
+            }
+        };
+        // An error leaves the decision to the copy.
+        tokio::select! {
+            _ = self.fifo.readable() => {}
+            () = gone => {}
+        }
+    }
+
+    /// Copies in a thread of its own, as a write may block.
+    fn begin(self) -> JoinHandle<Result<()>> {
+        let Copying { name, path, fifo, counted, no_more, output, reader, end } = self;
+        drop(reader);
+        let fifo = fifo.into_inner();
+        std::thread::spawn(move || {
+            // Mapped once there is something to count.
+            let counter = LazyCell::new(|| if counted { Counter::of(&path) } else { None });
+            let copied = copy(fifo, || counter.as_ref(), &no_more, output);
+            if let (false, Some(end)) = (matches!(copied, Ok(Reader::There)), end) {
+                let _ = end.send(());
+            }
+            copied.doing(Kind::Internal, || format!("cannot write to {name}")).map(drop)
+        })
+    }
+}
+
+/// Takes the copy once it has something to do; never returns without one.
+async fn due(waiting: &mut Option<Copying>) -> Option<Copying> {
+    match waiting {
+        Some(copying) => copying.due().await,
+        None => std::future::pending().await,
+    }
+    waiting.take()
 }
 
 /// The FIFO for our stdin, before anything reads it.

@@ -40,7 +40,8 @@ pub struct Wanted<'a> {
 /// # Errors
 /// `BadSpec` naming the user or group that the root does not know.
 pub fn resolve(root: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<UserIds> {
-    by_files(&read(root, PASSWD)?, || read(root, "/etc/group"), wanted)
+    let read = |path: &str| read(root, path).map_err(|error| error.in_field("user"));
+    by_files(&read(PASSWD)?, || read("/etc/group"), wanted)
 }
 
 /// Like [`resolve`], from the text of the files.
@@ -54,10 +55,8 @@ pub fn by_files(passwd: &str, group: impl FnOnce() -> Result<String>, wanted: Wa
         (_, Some(account)) => account.id,
         (NameOrId::Id(id), None) => *id,
         (NameOrId::Name(name), None) => {
-            return Err(Error::new(
-                Kind::BadSpec,
-                format!("user: {name} is not in /etc/passwd of the root filesystem"),
-            ));
+            let message = format!("{name} is not in /etc/passwd of the root filesystem");
+            return Err(Error::new(Kind::BadSpec, message).in_field("user"));
         }
     };
     let group_file = group()?;
@@ -65,7 +64,8 @@ pub fn by_files(passwd: &str, group: impl FnOnce() -> Result<String>, wanted: Wa
         NameOrId::Id(id) => Ok(*id),
         NameOrId::Name(name) => {
             group_file.lines().filter_map(Account::parse).find(|g| g.name == name).map(|g| g.id).ok_or_else(|| {
-                Error::new(Kind::BadSpec, format!("{field}: {name} is not in /etc/group of the root filesystem"))
+                let message = format!("{name} is not in /etc/group of the root filesystem");
+                Error::new(Kind::BadSpec, message).in_field(field)
             })
         }
     };
@@ -147,7 +147,7 @@ impl<'a> Account<'a> {
 
 fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     // Absolute symlinks are the image's own (/etc/passwd → /usr/etc/passwd).
-    let what = || format!("user: cannot read {path} in the root filesystem");
+    let what = || format!("cannot read {path} in the root filesystem");
     let refused = |why: &dyn Display| Error::new(Kind::BadSpec, format!("{}: {why}", what()));
     let unfit = |why: &dyn Display| refused(why).hint(format!("make {path} a plain file of names in the image"));
     let fd = match inside_root::open(root, Path::new(path), OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {

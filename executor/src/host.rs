@@ -74,22 +74,25 @@ pub fn compile_filter(task: &Task) -> Result<Option<Vec<u8>>> {
 }
 
 fn read_profile(task: &Task, path: &Path) -> Result<LinuxSeccomp> {
-    let text = fs::read_to_string(path).doing(Kind::BadSpec, || format!("seccomp: cannot read {}", path.display()))?;
+    let text = fs::read_to_string(path).doing(Kind::BadSpec, || format!("cannot read {}", path.display()));
+    let text = text.map_err(|error| error.in_field("seccomp"))?;
     Ok(bowline_spec::seccomp::parse_profile(&text, &task.capabilities.allowed(), kernel())?)
 }
 
 /// The facts that a configuration depends on, except for the seccomp profile.
 fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
-    let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("rootfs: cannot use {}", root.display()))?;
-    if !meta.is_dir() {
-        let error = Error::new(Kind::BadSpec, format!("rootfs: {} is not a folder", root.display()));
+    let in_rootfs = |error: Error| error.in_field("rootfs");
+    let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("cannot use {}", root.display()));
+    if !meta.map_err(in_rootfs)?.is_dir() {
+        let error = in_rootfs(Error::new(Kind::BadSpec, format!("{} is not a folder", root.display())));
         return Err(error.hint(format!(
             "if it is an archive: `mkdir root && tar -xf {} -C root`; docs/recipes.md has images too",
             root.display()
         )));
     }
-    let root_fd = fs::File::open(root).doing(Kind::BadSpec, || format!("rootfs: cannot open {}", root.display()))?;
+    let root_fd = fs::File::open(root).doing(Kind::BadSpec, || format!("cannot open {}", root.display()));
+    let root_fd = root_fd.map_err(in_rootfs)?;
     if task.rootfs.is_some() {
         rootfs::refuse_host_links(root_fd.as_fd())?;
     }
@@ -190,11 +193,13 @@ fn names_loopback_alone(text: &str) -> bool {
 fn devices(task: &Task) -> Result<BTreeMap<PathBuf, DeviceNode>> {
     let mut found = BTreeMap::new();
     for path in task.device_paths() {
-        let meta = fs::metadata(path).doing(Kind::BadSpec, || format!("devices: cannot use {}", path.display()))?;
+        let in_devices = |error: Error| error.in_field("devices");
+        let meta = fs::metadata(path).doing(Kind::BadSpec, || format!("cannot use {}", path.display()));
+        let meta = meta.map_err(in_devices)?;
         let kind = match meta.file_type() {
             t if t.is_char_device() => 'c',
             t if t.is_block_device() => 'b',
-            _ => return Err(Error::new(Kind::BadSpec, format!("devices: {} is not a device", path.display()))),
+            _ => return Err(in_devices(Error::new(Kind::BadSpec, format!("{} is not a device", path.display())))),
         };
         let node = DeviceNode {
             kind,

@@ -55,10 +55,11 @@ pub fn path(spec: &Spec) -> Option<&Path> {
 
 /// How the namespace at `path` maps ids.
 fn maps(path: &Path) -> Result<Idmap> {
-    match process(path) {
+    let maps = match process(path) {
         Some(process) => read(&process, path),
         None => of_member(path),
-    }
+    };
+    maps.map_err(|error| error.in_field("namespaces.user"))
 }
 
 /// The folder in `/proc` of the process whose namespace `path` is.
@@ -69,7 +70,7 @@ fn process(path: &Path) -> Option<PathBuf> {
 
 fn read(process: &Path, namespace: &Path) -> Result<Idmap> {
     let map = |file: &str| -> Result<Vec<LinuxIdMapping>> {
-        let what = || format!("namespaces.user: cannot read how {} maps ids", namespace.display());
+        let what = || format!("cannot read how {} maps ids", namespace.display());
         let text = fs::read_to_string(process.join(file)).doing(Kind::BadSpec, what)?;
         parse(&text).ok_or_else(|| Error::new(Kind::Internal, what()))
     };
@@ -89,9 +90,8 @@ fn parse(text: &str) -> Option<Vec<LinuxIdMapping>> {
 
 /// The maps of a namespace that need not have a process: a child joins it for as long as they are read.
 fn of_member(path: &Path) -> Result<Idmap> {
-    let what = || format!("namespaces.user: cannot join {}", path.display());
-    let namespace =
-        File::open(path).doing(Kind::BadSpec, || format!("namespaces.user: cannot open {}", path.display()))?;
+    let what = || format!("cannot join {}", path.display());
+    let namespace = File::open(path).doing(Kind::BadSpec, || format!("cannot open {}", path.display()))?;
     let pipe = || pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what);
     let ((joined, tell), (wait, go)): ((OwnedFd, OwnedFd), (OwnedFd, OwnedFd)) = (pipe()?, pipe()?);
     match sys::clone3(0, None).doing(Kind::Internal, what)? {

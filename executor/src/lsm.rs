@@ -12,6 +12,7 @@
 //! not dumpable, or in a user namespace, can open them too. Must not: decide which profile a task
 //! gets.
 
+use std::fmt::Display;
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::path::Path;
@@ -50,8 +51,9 @@ pub fn has_default_profile() -> bool {
 /// `Unsupported`, naming it.
 pub fn check(process: &Process) -> Result<()> {
     if let Some(profile) = profile(process).filter(|_| !has_apparmor()) {
-        let message = format!("apparmor: cannot apply the profile {profile}: AppArmor is not in use on this host");
+        let message = format!("cannot apply the profile {profile}: AppArmor is not in use on this host");
         return Err(Error::new(Kind::Unsupported, message)
+            .in_field("apparmor")
             .hint("boot with apparmor=1 security=apparmor, or leave the profile out"));
     }
     match label(process) {
@@ -158,12 +160,14 @@ fn set(file: &OwnedFd, value: &str) -> rustix::io::Result<()> {
 }
 
 fn unconfined(profile: &str, errno: Errno) -> Error {
-    let what = format!("apparmor: cannot apply the profile {profile}");
+    let refused = |why: &dyn Display| {
+        Error::new(Kind::Unsupported, format!("cannot apply the profile {profile}: {why}")).in_field("apparmor")
+    };
     if errno == Errno::NOENT {
-        return Error::new(Kind::Unsupported, format!("{what}: it is not loaded"))
+        return refused(&"it is not loaded")
             .hint("load it with `apparmor_parser -r FILE`; `aa-status` lists those that are loaded");
     }
-    Error::new(Kind::Unsupported, format!("{what}: {errno}"))
+    refused(&errno)
 }
 
 fn unlabelled(label: &str, errno: Errno) -> Error {

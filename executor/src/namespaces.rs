@@ -35,8 +35,10 @@ impl Namespaces {
             }
         }
         if namespaces.shares_mounts() && namespaces.in_user_namespace() {
-            let message = "namespaces: a user namespace without a mount namespace is not supported";
-            return Err(Error::new(Kind::Unsupported, message).hint("add a namespace of type mount"));
+            let message = "a user namespace without a mount namespace is not supported";
+            return Err(Error::new(Kind::Unsupported, message)
+                .in_field("namespaces")
+                .hint("add a namespace of type mount"));
         }
         Ok(namespaces)
     }
@@ -89,8 +91,8 @@ impl Namespaces {
     /// `BadSpec` naming the path.
     pub fn open_joined<'a>(&'a self) -> Result<Vec<Joined<'a>>> {
         let open = |(flag, path): &'_ (c_int, PathBuf)| {
-            File::open(path)
-                .doing(Kind::BadSpec, || format!("namespaces.{}: cannot open {}", name(*flag), path.display()))
+            let opened = File::open(path).doing(Kind::BadSpec, || format!("cannot open {}", path.display()));
+            opened.map_err(|error| error.in_field(format!("namespaces.{}", name(*flag))))
         };
         let joined = |pair: &'a (c_int, PathBuf)| -> Result<Joined<'a>> {
             let fd = open(pair)?.into();
@@ -106,15 +108,17 @@ impl Namespaces {
 /// Refuses a mount namespace that is the shim's or the host's: the task's root becomes the root of the namespace that
 /// it joins, and of every process in it.
 fn refuse_hosts_mounts(namespace: &OwnedFd) -> Result<()> {
-    let what = || "namespaces.mount: cannot examine it";
+    let what = || "cannot examine the mount namespace to join";
     let id = |stat: fs::Stat| (stat.st_dev, stat.st_ino);
     let joined = id(fs::fstat(namespace).doing(Kind::Internal, what)?);
     let own = id(fs::stat("/proc/self/ns/mnt").doing(Kind::Internal, what)?);
     // A shim in a container has no access to the first process of the host.
     let hosts = fs::stat("/proc/1/ns/mnt").ok().map(id);
     if joined == own || Some(joined) == hosts {
-        let message = "namespaces.mount: it is the host's, whose root would be replaced by the task's";
-        return Err(Error::new(Kind::BadSpec, message).hint("leave the mount namespace out to share the host's"));
+        let message = "it is the host's, whose root would be replaced by the task's";
+        return Err(Error::new(Kind::BadSpec, message)
+            .in_field("namespaces.mount")
+            .hint("leave the mount namespace out to share the host's"));
     }
     Ok(())
 }
@@ -125,8 +129,10 @@ fn refuse_hosts_mounts(namespace: &OwnedFd) -> Result<()> {
 /// `Unsupported` on kernels without detached mounts.
 pub fn open_own_mounts() -> Result<OwnedFd> {
     if !sys::has_mount_fds() {
-        let message = "namespaces: a task without a mount namespace needs detached mounts, which this kernel lacks";
-        return Err(Error::new(Kind::Unsupported, message).hint("add a namespace of type mount, or use Linux 5.12"));
+        let message = "a task without a mount namespace needs detached mounts, which this kernel lacks";
+        return Err(Error::new(Kind::Unsupported, message)
+            .in_field("namespaces")
+            .hint("add a namespace of type mount, or use Linux 5.12"));
     }
     let opened = File::open("/proc/self/ns/mnt").doing(Kind::Internal, || "cannot open the mount namespace")?;
     Ok(opened.into())
@@ -153,8 +159,8 @@ pub fn join(joined: &[Joined<'_>]) -> Result<()> {
         drop_groups()?;
     }
     for Joined { flag, path, fd } in others.into_iter().chain(users) {
-        sys::setns(fd.as_fd(), *flag)
-            .doing(Kind::BadSpec, || format!("namespaces.{}: cannot join {}", name(*flag), path.display()))?;
+        let joined = sys::setns(fd.as_fd(), *flag).doing(Kind::BadSpec, || format!("cannot join {}", path.display()));
+        joined.map_err(|error| error.in_field(format!("namespaces.{}", name(*flag))))?;
     }
     Ok(())
 }

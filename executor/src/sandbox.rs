@@ -121,8 +121,10 @@ impl SandboxRecord {
         let by_systemd = driver == Driver::Systemd;
         if let Some(chosen) = sandbox.place.as_ref().filter(|chosen| chosen.is_slice() && !by_systemd) {
             let path = place.cgroupfs();
-            let message = format!("place: {chosen} is made by systemd, and the cgroup driver is cgroupfs");
-            return Err(Error::new(Kind::BadSpec, message).hint(format!("write {path}, or --cgroup-driver systemd")));
+            let message = format!("{chosen} is made by systemd, and the cgroup driver is cgroupfs");
+            return Err(Error::new(Kind::BadSpec, message)
+                .in_field("place")
+                .hint(format!("write {path}, or --cgroup-driver systemd")));
         }
         let unit = by_systemd.then(|| Unit::of_sandbox(&place)).transpose()?;
         let (overhead, overhead_unit) = overhead_of(&sandbox, id, by_systemd)?;

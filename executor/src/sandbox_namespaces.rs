@@ -78,10 +78,8 @@ pub async fn make(wanted: &Wanted) -> Result<Shared> {
         unsupported::sysctl(key, &|kind| shared & flag(kind) != 0)?;
     }
     if wanted.hostname.is_some() && !wanted.uts {
-        return Err(Error::new(
-            Kind::BadSpec,
-            "hostname: without a UTS namespace of the sandbox it would be the host's",
-        ));
+        let message = "without a UTS namespace of the sandbox it would be the host's";
+        return Err(Error::new(Kind::BadSpec, message).in_field("hostname"));
     }
     if shared == 0 {
         return Ok(Shared::default());
@@ -274,28 +272,29 @@ fn enter(wanted: &Wanted) -> Result<()> {
 
 /// Joins the network at `path`; `to_be_set` says whether sysctls will be set in it.
 fn join(path: &Path, to_be_set: bool) -> Result<()> {
-    let what = || format!("network.mode: cannot open {}", path.display());
+    let what = || format!("cannot open {}", path.display());
+    let in_mode = |error: Error| error.in_field("network.mode");
     // Do not wait if something else is there instead.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let of = opened.doing(Kind::BadSpec, what)?;
+    let of = opened.doing(Kind::BadSpec, what).map_err(in_mode)?;
     if to_be_set {
         let which = |of: fs::Metadata| (of.dev(), of.ino());
-        let there = of.metadata().map(which).doing(Kind::Internal, what)?;
+        let there = of.metadata().map(which).doing(Kind::Internal, what).map_err(in_mode)?;
         let host = fs::metadata("/proc/self/ns/net").map(which).doing(Kind::Internal, || "cannot find the network")?;
         if there == host {
-            let message = format!("network.sysctls: {} is the host's network, which they would change", path.display());
-            return Err(Error::new(Kind::BadSpec, message));
+            let message = format!("{} is the host's network, which they would change", path.display());
+            return Err(Error::new(Kind::BadSpec, message).in_field("network.sysctls"));
         }
     }
-    let what =
-        || format!("network.mode: cannot join {}: it is no network namespace, or not ours to join", path.display());
-    sys::setns(of.as_fd(), libc::CLONE_NEWNET).doing(Kind::BadSpec, what)
+    let what = || format!("cannot join {}: it is no network namespace, or not ours to join", path.display());
+    sys::setns(of.as_fd(), libc::CLONE_NEWNET).doing(Kind::BadSpec, what).map_err(in_mode)
 }
 
 fn set(key: &str, path: &str, value: &str) -> Result<()> {
     let file = File::options().write(true).open(Path::new("/proc/sys").join(path));
     let written = file.and_then(|mut file| file.write_all(value.as_bytes()));
-    written.doing(Kind::BadSpec, || format!("sysctls: cannot set {key} to {value}"))
+    let set = written.doing(Kind::BadSpec, || format!("cannot set {key} to {value}"));
+    set.map_err(|error| error.in_field("sysctls"))
 }
 
 /// Sends this process's namespaces. These fds do not come from a path: such an fd would keep what

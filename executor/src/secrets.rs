@@ -79,7 +79,7 @@ impl Secrets {
             None => Ok(()),
             Some(index) => {
                 let field = format!("mounts[{index}].destination");
-                Err(Error::new(Kind::BadSpec, format!("{field}: the task's secrets are mounted at {SECRETS}")))
+                Err(Error::new(Kind::BadSpec, format!("the task's secrets are mounted at {SECRETS}")).in_field(field))
             }
         }
     }

@@ -45,6 +45,8 @@ pub struct Error {
     kind: Kind,
     message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
@@ -54,7 +56,19 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Creates an error of `kind`; `message` says what failed, on what, and why.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), hint: None }
+        Error { kind, message: message.into(), field: None, hint: None }
+    }
+
+    /// Puts the field that is wrong, such as `memory.limit`, in front of the message, and records it.
+    pub fn in_field(self, field: impl Into<String>) -> Error {
+        let field = field.into();
+        self.within(&field).about(field)
+    }
+
+    /// Records the field of a task's or a sandbox's description that is wrong, which the message names already.
+    pub fn about(mut self, field: impl Into<String>) -> Error {
+        self.field = Some(field.into());
+        self
     }
 
     /// Adds a hint: what to do about the error.
@@ -79,13 +93,18 @@ impl Error {
         &self.message
     }
 
+    /// The field of the description that is wrong, if one is.
+    pub fn field(&self) -> Option<&str> {
+        self.field.as_deref()
+    }
+
     /// The hint: what to do about the error, if that is known.
     pub fn hint_text(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 }
 
-/// Joins several errors into one, of the first error's kind and with its hint; no errors are a success.
+/// Joins several errors into one, of the first error's kind, field and hint; no errors are a success.
 pub fn together(errors: impl IntoIterator<Item = Error>) -> Result<()> {
     let all = errors.into_iter().reduce(|mut all, next| {
         all.message = format!("{}; {}", all.message, next.message);
@@ -105,7 +124,8 @@ impl std::error::Error for Error {}
 
 impl From<bowline_spec::Invalid> for Error {
     fn from(invalid: bowline_spec::Invalid) -> Error {
-        Error::new(Kind::BadSpec, invalid.to_string())
+        let error = Error::new(Kind::BadSpec, invalid.to_string());
+        if invalid.field.is_empty() { error } else { error.about(invalid.field) }
     }
 }
 
@@ -130,6 +150,15 @@ mod tests {
         assert_eq!(together([]), Ok(()));
         let errors = [Error::new(Kind::NotFound, "a"), Error::new(Kind::Internal, "b").hint("c")];
         assert_eq!(together(errors), Err(Error::new(Kind::NotFound, "a; b").hint("c")));
+    }
+
+    #[test]
+    fn a_field_is_named_once_and_stays_known() {
+        let error = Error::new(Kind::BadSpec, "too small").in_field("memory.limit").within("task a");
+        assert_eq!((error.message(), error.field()), ("task a: memory.limit: too small", Some("memory.limit")));
+        let invalid = bowline_spec::Invalid::new("pids", "no number");
+        assert_eq!(Error::from(invalid), Error::new(Kind::BadSpec, "no number").in_field("pids"));
+        assert_eq!(Error::from(bowline_spec::Invalid::new("", "no TOML")), Error::new(Kind::BadSpec, "no TOML"));
     }
 
     #[test]

@@ -52,8 +52,10 @@ pub fn apply(wanted: Option<&LinuxCapabilities>) -> Result<()> {
         if missing.is_empty() {
             return Err(errno).doing(Kind::Internal, what);
         }
-        let message = format!("capabilities: this host has no {} to give", missing.join(", "));
-        return Err(Error::new(Kind::Unsupported, message).hint("bowline itself runs without it"));
+        let message = format!("this host has no {} to give", missing.join(", "));
+        return Err(Error::new(Kind::Unsupported, message)
+            .in_field("capabilities")
+            .hint("bowline itself runs without it"));
     }
     // The process that started this one may have left some there.
     thread::clear_ambient_capability_set().doing(Kind::Internal, what)?;

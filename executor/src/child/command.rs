@@ -23,7 +23,7 @@ pub fn check_folder(process: &Process) -> Result<()> {
     let cwd = process.cwd();
     match std::fs::metadata(cwd) {
         Ok(found) if !found.is_dir() => {
-            Err(Error::new(Kind::BadSpec, format!("workdir: {} is not a folder", cwd.display())))
+            Err(Error::new(Kind::BadSpec, format!("{} is not a folder", cwd.display())).in_field("workdir"))
         }
         _ => Ok(()),
     }
@@ -37,7 +37,7 @@ pub fn find(process: &Process, own: &[&str]) -> Result<Image> {
     let args = process.args().as_deref().unwrap_or_default();
     let env = environment::of(process);
     let Some(name) = args.first() else {
-        return Err(Error::new(Kind::BadSpec, "command: empty"));
+        return Err(Error::new(Kind::BadSpec, "empty").in_field("command"));
     };
     let path = if name.contains('/') {
         let path = process.cwd().join(name);

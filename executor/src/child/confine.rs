@@ -179,7 +179,8 @@ pub fn set_ids(uid: u32, gid: u32, groups: Option<&[u32]>) -> Result<()> {
     if let Some(groups) = groups {
         let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
         rustix::thread::set_thread_groups(&all).map_err(|errno| match errno {
-            Errno::INVAL => Error::new(Kind::BadSpec, format!("user: one of the groups {groups:?} is not mapped"))
+            Errno::INVAL => Error::new(Kind::BadSpec, format!("one of the groups {groups:?} is not mapped"))
+                .in_field("user")
                 .hint("map it in the task's user namespace, or choose one that is"),
             errno => Error::new(Kind::Internal, format!("cannot set the groups {groups:?}: {errno}")),
         })?;
@@ -194,8 +195,9 @@ pub fn set_ids(uid: u32, gid: u32, groups: Option<&[u32]>) -> Result<()> {
 
 fn unmapped(what: &str, id: u32, errno: Errno) -> Error {
     if errno == Errno::INVAL {
-        let message = format!("{what}: {id} is not mapped in the task's user namespace");
-        return Error::new(Kind::BadSpec, message).hint(format!("map it by {what}_mappings, or choose one that is"));
+        return Error::new(Kind::BadSpec, format!("{id} is not mapped in the task's user namespace"))
+            .in_field(what)
+            .hint(format!("map it by {what}_mappings, or choose one that is"));
     }
     Error::new(Kind::Internal, format!("cannot become {what} {id}: {errno}"))
 }
@@ -211,9 +213,8 @@ pub fn oom_score_adj(of: impl std::fmt::Display, process: &Process) -> Result<()
         }
         return Ok(());
     };
-    set(value).doing(Kind::Unsupported, || {
-        format!("oom_score_adj: cannot set it to {value} (lowering it needs CAP_SYS_RESOURCE)")
-    })
+    let what = || format!("cannot set it to {value} (lowering it needs CAP_SYS_RESOURCE)");
+    set(value).doing(Kind::Unsupported, what).map_err(|error| error.in_field("oom_score_adj"))
 }
 
 /// Sets the resource limits of the calling process. Init does so before it is ready, so that a limit that this host
@@ -223,7 +224,7 @@ pub fn set_rlimits(process: &Process) -> Result<()> {
     named.iter().try_for_each(set_rlimit)?;
     for (kind, limit) in inheritance::limits() {
         if named.iter().all(|rlimit| resource(rlimit.typ()) != *kind) {
-            let what = || format!("rlimits: cannot set {kind:?}");
+            let what = || format!("cannot set the resource limit {kind:?}");
             rustix::process::setrlimit(*kind, *limit).doing(Kind::Internal, what)?;
         }
     }
@@ -234,8 +235,10 @@ fn set_rlimit(rlimit: &PosixRlimit) -> Result<()> {
     let value = |n: u64| (n != u64::MAX).then_some(n);
     let limit = Rlimit { current: value(rlimit.soft()), maximum: value(rlimit.hard()) };
     rustix::process::setrlimit(resource(rlimit.typ()), limit).map_err(|errno| {
-        let message = format!("rlimits: cannot set {} to {}:{}: {errno}", rlimit.typ(), rlimit.soft(), rlimit.hard());
-        Error::new(Kind::BadSpec, message).hint("raising a hard limit needs CAP_SYS_RESOURCE on the host")
+        let message = format!("cannot set {} to {}:{}: {errno}", rlimit.typ(), rlimit.soft(), rlimit.hard());
+        Error::new(Kind::BadSpec, message)
+            .in_field("rlimits")
+            .hint("raising a hard limit needs CAP_SYS_RESOURCE on the host")
     })
 }
 
@@ -264,14 +267,15 @@ fn resource(kind: PosixRlimitType) -> Resource {
 /// there (CVE-2024-21626).
 fn enter(process: &Process) -> Result<()> {
     let cwd = process.cwd();
-    rustix::process::chdir(cwd).doing(Kind::BadSpec, || format!("workdir: cannot enter {}", cwd.display()))?;
-    let here = rustix::process::getcwd(Vec::new())
-        .doing(Kind::BadSpec, || format!("workdir: {} is outside the root filesystem", cwd.display()))?;
+    let in_workdir = |error: Error| error.in_field("workdir");
+    let outside = || format!("{} is outside the root filesystem", cwd.display());
+    let entered = rustix::process::chdir(cwd).doing(Kind::BadSpec, || format!("cannot enter {}", cwd.display()));
+    entered.map_err(in_workdir)?;
+    let here = rustix::process::getcwd(Vec::new()).doing(Kind::BadSpec, outside).map_err(in_workdir)?;
     if here.to_bytes().first() == Some(&b'/') {
         return Ok(());
     }
-    let message = format!("workdir: {} is outside the root filesystem", cwd.display());
-    Err(Error::new(Kind::BadSpec, message))
+    Err(in_workdir(Error::new(Kind::BadSpec, outside())))
 }
 
 /// More memory than an error takes on its way to the shim, and less than what the allocator maps separately.

@@ -131,8 +131,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     }
     // Without a name, leave the namespace alone: it may be the host's.
     if let Some(hostname) = spec.hostname().as_ref().filter(|hostname| !hostname.is_empty()) {
-        rustix::system::sethostname(hostname.as_bytes())
-            .doing(Kind::BadSpec, || format!("hostname: cannot set it to {hostname}"))?;
+        let set = rustix::system::sethostname(hostname.as_bytes());
+        set.doing(Kind::BadSpec, || format!("cannot set it to {hostname}"))
+            .map_err(|error| error.in_field("hostname"))?;
     }
     if let Some(domain) = spec.domainname().as_ref().filter(|domain| !domain.is_empty()) {
         rustix::system::setdomainname(domain.as_bytes())

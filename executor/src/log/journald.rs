@@ -69,7 +69,8 @@ impl Journal {
     /// `Unsupported` where none listens.
     pub fn open(&mut self) -> Result<()> {
         let socket = connected().map_err(|errno| {
-            Error::new(Kind::Unsupported, format!("log: cannot reach the journal at {SOCKET}: {errno}"))
+            Error::new(Kind::Unsupported, format!("cannot reach the journal at {SOCKET}: {errno}"))
+                .in_field("log")
                 .hint("see whether systemd-journald runs, or keep the output in files by --log json")
         })?;
         self.socket = Some(socket);

@@ -42,7 +42,8 @@ impl Rotated {
 
     pub fn open(&mut self) -> Result<()> {
         self.size().map(drop).map_err(|error| {
-            Error::new(Kind::BadSpec, format!("log: cannot open {}: {error}", self.path.display()))
+            Error::new(Kind::BadSpec, format!("cannot open {}: {error}", self.path.display()))
+                .in_field("log")
                 .hint("the folder must exist and be writable, and nothing but a file may have that name")
         })
     }

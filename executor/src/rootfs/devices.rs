@@ -136,8 +136,10 @@ impl<'a> Node<'a> {
             LinuxDeviceType::P => FileType::Fifo,
             LinuxDeviceType::C | LinuxDeviceType::U | LinuxDeviceType::A => FileType::CharacterDevice,
         };
-        let number =
-            |n: i64| u32::try_from(n).doing(Kind::BadSpec, || format!("devices: {} has a bad number", path.display()));
+        let number = |n: i64| {
+            let number = u32::try_from(n).doing(Kind::BadSpec, || format!("{} has a bad number", path.display()));
+            number.map_err(|error| error.in_field("devices"))
+        };
         let number = fs::makedev(number(device.major())?, number(device.minor())?);
         // Some managers send the mode with the bits of the type.
         let mode = Mode::from_raw_mode(device.file_mode().unwrap_or(0o666) & 0o7777);
@@ -286,7 +288,7 @@ fn place<'p>(root: BorrowedFd<'p>, dev: &'p OwnedFd, path: &'p Path) -> (Borrowe
 fn make(root: BorrowedFd<'_>, dev: &OwnedFd, node: &Node<'_>) -> Result<()> {
     let (base, path) = place(root, dev, node.path);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Error::new(Kind::BadSpec, format!("devices: {} names no file", node.path.display())));
+        return Err(Error::new(Kind::BadSpec, format!("{} names no file", node.path.display())).in_field("devices"));
     };
     // A device may be given by the description and by default, or be mounted: the first one stands.
     if parent == Path::new("/") {

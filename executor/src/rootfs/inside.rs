@@ -55,11 +55,10 @@ pub fn refuse_host_links(root: BorrowedFd<'_>) -> Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match fs::openat(root, name, flags, Mode::empty()) {
             Ok(fd) if matches!(file_type(&fd), Ok(FileType::Symlink)) => {
-                return Err(Error::new(
-                    Kind::BadSpec,
-                    format!("rootfs: /{name} in the root filesystem is a symlink, which may lead to the host"),
-                )
-                .hint(format!("make /{name} a folder in the image")));
+                let message = format!("/{name} in the root filesystem is a symlink, which may lead to the host");
+                return Err(Error::new(Kind::BadSpec, message)
+                    .in_field("rootfs")
+                    .hint(format!("make /{name} a folder in the image")));
             }
             _ => {}
         }
@@ -67,7 +66,7 @@ pub fn refuse_host_links(root: BorrowedFd<'_>) -> Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if fs::openat(root, "etc", flags, Mode::empty()).is_ok() {
         open(root, Path::new("/etc"), Make::Nothing)
-            .map_err(|error| Error::new(Kind::BadSpec, format!("rootfs: {error}")))?;
+            .map_err(|error| Error::new(Kind::BadSpec, error.message()).in_field("rootfs"))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Procfs and sysfs are opened once and everything in them is found from there: another task with the same root
 //! folder may rename the folder `/proc` between any two steps, and a mount moves with its folder.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -95,7 +96,8 @@ fn open_folder(root: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> 
 }
 
 fn replaced(name: &str) -> Error {
-    Error::new(Kind::BadSpec, format!("rootfs: /{name} is not the filesystem that was mounted there"))
+    Error::new(Kind::BadSpec, format!("/{name} is not the filesystem that was mounted there"))
+        .in_field("rootfs")
         .hint("something changes the folder of the root filesystem meanwhile; give each task a folder of its own")
 }
 
@@ -105,14 +107,14 @@ pub fn sysctls(place: &Place<'_>, spec: &Spec) -> Result<()> {
     for (key, value) in linux.and_then(|l| l.sysctl().as_ref()).into_iter().flatten() {
         let path = format!("sys/{}", unsupported::sysctl_path(key)?);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let what = || format!("sysctls: cannot set {key} to {value}");
-        // Anything else at /proc would swallow the write (CVE-2025-52881).
-        let Some(proc) = &place.proc else {
-            return Err(Error::new(Kind::BadSpec, format!("{}: there is no procfs at /proc", what())));
+        let refused = |why: &dyn Display| {
+            Error::new(Kind::BadSpec, format!("cannot set {key} to {value}: {why}")).in_field("sysctls")
         };
-        let fd =
-            inside_root::open(proc.as_fd(), Path::new(&path), flags, Symlinks::Refused).doing(Kind::BadSpec, what)?;
-        File::from(fd).write_all(value.as_bytes()).doing(Kind::BadSpec, what)?;
+        // Anything else at /proc would swallow the write (CVE-2025-52881).
+        let proc = place.proc.as_ref().ok_or_else(|| refused(&"there is no procfs at /proc"))?;
+        let opened = inside_root::open(proc.as_fd(), Path::new(&path), flags, Symlinks::Refused);
+        let mut file = File::from(opened.map_err(|errno| refused(&errno))?);
+        file.write_all(value.as_bytes()).map_err(|error| refused(&error))?;
     }
     Ok(())
 }

@@ -397,14 +397,14 @@ fn no_source(mount: &Mount, errno: Errno) -> Error {
 }
 
 fn no_root(path: &Path, errno: Errno) -> Error {
-    let error = Error::new(Kind::BadSpec, format!("rootfs: cannot open {}: {errno}", path.display()));
+    let error = Error::new(Kind::BadSpec, format!("cannot open {}: {errno}", path.display())).in_field("rootfs");
     if errno == Errno::NOENT { error.hint("give a folder that exists, or none for the host view") } else { error }
 }
 
 fn check_folder(root: &OwnedFd, path: &Path) -> Result<()> {
     let kind = file_type(root).doing(Kind::Internal, || format!("cannot examine {}", path.display()))?;
     if kind != FileType::Directory {
-        return Err(Error::new(Kind::BadSpec, format!("rootfs: {} is not a folder", path.display())));
+        return Err(Error::new(Kind::BadSpec, format!("{} is not a folder", path.display())).in_field("rootfs"));
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(super) fn whole(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
 
 /// Compiles a profile to BPF, as a binary tree over the system call numbers.
 pub(super) fn by_libseccomp(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
-    let bad = |error: libseccomp::error::SeccompError| Error::new(Kind::BadSpec, format!("seccomp: {error}"));
+    let bad = |error: libseccomp::error::SeccompError| Error::new(Kind::BadSpec, error.to_string()).in_field("seccomp");
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut context = ScmpFilterContext::new(default).map_err(bad)?;
     context.set_ctl_optimize(2).map_err(bad)?;
@@ -49,7 +49,7 @@ pub(super) fn by_libseccomp(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
         add(&mut context, rule, default)?;
     }
     // Exported to a file, because libseccomp below 2.6 cannot export to memory.
-    let what = || "seccomp: cannot export the filter";
+    let what = || "cannot export the seccomp filter";
     let file = rustix::fs::memfd_create("seccomp", rustix::fs::MemfdFlags::CLOEXEC).doing(Kind::Internal, what)?;
     context.export_bpf(&file).map_err(bad)?;
     let mut file = File::from(file);
@@ -67,11 +67,11 @@ fn add(context: &mut ScmpFilterContext, rule: &LinuxSyscall, default: ScmpAction
     }
     for name in rule.names() {
         if name.is_empty() {
-            return Err(Error::new(Kind::BadSpec, "seccomp: syscalls.names: a name is empty"));
+            return Err(Error::new(Kind::BadSpec, "syscalls.names: a name is empty").in_field("seccomp"));
         }
         // See `unknown`.
         let Ok(syscall) = ScmpSyscall::from_name(name) else { continue };
-        let bad = |error| Error::new(Kind::BadSpec, format!("seccomp: rule for {name}: {error}"));
+        let bad = |error| Error::new(Kind::BadSpec, format!("rule for {name}: {error}")).in_field("seccomp");
         let args = rule.args().as_deref().unwrap_or_default();
         let repeated = args.iter().any(|a| args.iter().filter(|b| a.index() == b.index()).count() > 1);
         if args.is_empty() {

@@ -26,7 +26,8 @@ mod compile {
     use oci_spec::runtime::LinuxSeccomp;
 
     pub fn compile(_: &LinuxSeccomp) -> Result<Vec<u8>> {
-        Err(Error::new(Kind::Unsupported, "seccomp: this program was built without libseccomp, and launches no task")
+        Err(Error::new(Kind::Unsupported, "this program was built without libseccomp, and launches no task")
+            .in_field("seccomp")
             .hint("build it with the feature `seccomp` of bowline-executor, or have a shim launch the task"))
     }
 
@@ -113,8 +114,8 @@ impl Filter {
     fn checked(self) -> Result<Filter> {
         let sends = || bpf::read(&self.program).is_some_and(|ops| allows(&ops, libc::SYS_sendmsg));
         if self.listener.is_some() && !sends() {
-            let message = "seccomp: SCMP_ACT_NOTIFY needs sendmsg to be allowed, by which the listener is handed over";
-            return Err(Error::new(Kind::BadSpec, message));
+            let message = "SCMP_ACT_NOTIFY needs sendmsg to be allowed, by which the listener is handed over";
+            return Err(Error::new(Kind::BadSpec, message).in_field("seccomp"));
         }
         Ok(self)
     }
@@ -187,7 +188,7 @@ fn check(profile: &LinuxSeccomp) -> Result<()> {
 /// # Errors
 /// `BadSpec` for a profile under which no program could start, or that names no listener.
 fn listener(profile: &LinuxSeccomp) -> Result<Option<Rc<Listener>>> {
-    let bad = |why: &str| Err(Error::new(Kind::BadSpec, format!("seccomp: SCMP_ACT_NOTIFY {why}")));
+    let bad = |why: &str| Err(Error::new(Kind::BadSpec, format!("SCMP_ACT_NOTIFY {why}")).in_field("seccomp"));
     if profile.default_action() == LinuxSeccompAction::ScmpActNotify {
         return bad("cannot be the default action");
     }
@@ -297,10 +298,10 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
     })
     .await?;
     let program = program.ok_or_else(|| {
-        let message = format!("seccomp: {MOST_SECONDS} s of the processor were not enough to compile the profile");
+        let message = format!("{MOST_SECONDS} s of the processor were not enough to compile the profile");
         let hint = "libseccomp does not come to an end with some profiles in which several rules for one system call have \
                     several conditions each";
-        Error::new(Kind::BadSpec, message).hint(hint)
+        Error::new(Kind::BadSpec, message).in_field("seccomp").hint(hint)
     })?;
     Filter::new(program, flags, listener).checked()
 }

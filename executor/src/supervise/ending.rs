@@ -296,11 +296,9 @@ impl Task {
         let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
         remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         if oom_kills > 0 {
-            return Error::new(
-                Kind::BadSpec,
-                "memory.limit: too small: the kernel killed the task while it was starting",
-            )
-            .hint("raise the memory limit");
+            return Error::new(Kind::BadSpec, "too small: the kernel killed the task while it was starting")
+                .in_field("memory.limit")
+                .hint("raise the memory limit");
         }
         error
     }

@@ -32,8 +32,8 @@ impl Task {
         }
         if let Some(workdir) = &request.workdir {
             if !workdir.is_absolute() {
-                let message = format!("workdir: {} is not absolute", workdir.display());
-                return Err(Error::new(Kind::BadSpec, message));
+                let message = format!("{} is not absolute", workdir.display());
+                return Err(Error::new(Kind::BadSpec, message).in_field("workdir"));
             }
             process.set_cwd(workdir.clone());
         }

@@ -425,7 +425,7 @@ impl Supervisor {
         if !plan.record.init {
             return Ok(None);
         }
-        let without = || Error::new(Kind::Unsupported, "init: this executor has no bowline-init");
+        let without = || Error::new(Kind::Unsupported, "this executor has no bowline-init").in_field("init");
         let binary = self.config.init.as_deref().ok_or_else(without)?;
         InitProgram::prepare(binary, &plan.folder, kept, secret).map(Some)
     }

@@ -140,7 +140,7 @@ impl Sandbox {
     ) -> Result<Description> {
         let record = self.facts.look(|facts| facts.record.clone());
         let shared = &self.handles.borrow().shared;
-        let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, format!("{field}: {why}")));
+        let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, why).in_field(field));
         if task.cgroup.is_some() {
             return refuse("cgroup", "a member's is in that of its sandbox; leave it out");
         }

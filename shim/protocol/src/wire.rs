@@ -44,7 +44,7 @@ pub fn json<T: serde::Serialize>(value: &T) -> Result<String, Status> {
     text.map_err(|error| to_status(&error))
 }
 
-/// Encodes an error for a client: gRPC code and text for any client, kind and hint in the details for our own.
+/// Encodes an error for a client: gRPC code and text for any client, kind, field and hint in the details for our own.
 pub fn to_status(error: &Error) -> Status {
     let code = match error.kind() {
         Kind::NotFound => Code::NOT_FOUND,
@@ -63,6 +63,7 @@ pub fn to_status(error: &Error) -> Status {
     let detail = ErrorDetail {
         kind: serde_json::to_string(&error.kind()).unwrap_or_default(),
         hint: error.hint_text().unwrap_or_default().to_owned(),
+        field: error.field().unwrap_or_default().to_owned(),
         ..ErrorDetail::default()
     };
     if let Ok(value) = detail.write_to_bytes() {
@@ -82,8 +83,14 @@ pub fn from_status(error: &ttrpc::Error) -> Option<Error> {
     let detail = detail.and_then(|any| ErrorDetail::parse_from_bytes(&any.value).ok()).unwrap_or_default();
     // A call that this shim does not know, for example, is refused without a detail.
     let kind = serde_json::from_str(&detail.kind).unwrap_or_else(|_| kind_of(status.code()));
-    let error = Error::new(kind, status.message.clone());
-    Some(if detail.hint.is_empty() { error } else { error.hint(detail.hint) })
+    let mut error = Error::new(kind, status.message.clone());
+    if !detail.field.is_empty() {
+        error = error.about(detail.field);
+    }
+    if !detail.hint.is_empty() {
+        error = error.hint(detail.hint);
+    }
+    Some(error)
 }
 
 /// Whether a shim has answered that it does not know the call, as one of an older version does.
@@ -119,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_text_and_hint_survive_the_wire() {
+    fn kind_text_field_and_hint_survive_the_wire() {
         let kinds = [
             Kind::NotFound,
             Kind::AlreadyExists,
@@ -135,7 +142,7 @@ mod tests {
             Kind::Internal,
         ];
         for kind in kinds {
-            let error = Error::new(kind, "cannot do it").hint("do that");
+            let error = Error::new(kind, "cannot do it").in_field("pids").hint("do that");
             assert_eq!(from_status(&ttrpc::Error::RpcStatus(to_status(&error))), Some(error));
         }
     }

@@ -1,7 +1,7 @@
 //! Reads descriptions of tasks and sandboxes, and lists of pods, from files.
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
+use std::fs;
 use std::path::Path;
 
 use bowline_executor::{Doing, Error, Kind, Result};
@@ -22,9 +22,7 @@ pub fn read(file: &Path, is_member: bool, on_top: impl FnOnce(&mut Task) -> Resu
     };
     // What it has left undone is what would be wrong then.
     laid_on?;
-    task.map_err(|invalid| {
-        Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
-    })
+    task.map_err(|invalid| Error::from(invalid).within(file.display()))
 }
 
 /// Reads a sandbox's description and applies `on_top` to it; `-` is stdin.
@@ -37,9 +35,7 @@ pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox) -> Result<()>
     let parsed = bowline_spec::parse_sandbox_with(&text, format, |sandbox| laid_on = on_top(sandbox));
     // What it has left undone is what would be wrong then.
     laid_on?;
-    parsed.map_err(|invalid| {
-        Error::from(invalid).within(file.display()).hint("`bowline schema --sandbox` prints every field and its form")
-    })
+    parsed.map_err(|invalid| Error::from(invalid).within(file.display()))
 }
 
 /// Reads a list of pods that are alive; `-` is stdin.
@@ -53,14 +49,10 @@ pub fn read_pods(file: &Path) -> Result<BTreeSet<String>> {
 }
 
 fn text(file: &Path, kind: Kind) -> Result<String> {
-    let what = || format!("cannot read {}", file.display());
-    let mut text = String::new();
-    if file == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).doing(kind, what)?;
-    } else {
-        text = std::fs::read_to_string(file).doing(kind, what)?;
-    }
-    Ok(text)
+    let text =
+        if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { fs::read_to_string(file) };
+    let text = text.doing(kind, || format!("cannot read {}", file.display()));
+    text.map_err(|error| error.hint("name a file of text, or - for stdin"))
 }
 
 fn text_of(file: &Path) -> Result<(String, Format)> {

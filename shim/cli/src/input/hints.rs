@@ -1,8 +1,8 @@
 //! Hints for errors that come without one: which flag an error is about, and what to type instead of a first mistake.
 //!
-//! An error of a description begins with its field. Must not: change what an error says.
+//! Must not: change what an error says.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bowline_executor::{Error, Kind};
 use clap::ArgMatches;
@@ -12,7 +12,7 @@ use super::flags::{SANDBOX_FIELDS, TASK_FIELDS};
 use super::set::Setting;
 
 /// The commands whose errors name fields.
-const DESCRIBE: [&str; 6] = ["run", "start", "exec", "update", "sandbox create", "sandbox update"];
+const DESCRIBE: [&str; 7] = ["run", "start", "exec", "update", "spec", "sandbox create", "sandbox update"];
 
 /// The flags that set a field, or one below it, by their ids. The first entry that fits counts.
 const FLAGS: &[(&str, &[&str])] = &[
@@ -83,24 +83,18 @@ struct Typed<'m> {
     args: &'m ArgMatches,
 }
 
-/// Adds a hint to `error` where it has none, or where the one it has is for a file and a flag has set the field.
+/// Adds a hint to `error` if it has none.
 pub fn hinted(error: Error, matches: &ArgMatches) -> Error {
     let typed = Typed::of(matches);
-    if !DESCRIBE.contains(&typed.command.as_str()) {
+    if error.hint_text().is_some() || !DESCRIBE.contains(&typed.command.as_str()) {
         return error;
     }
-    let in_file = typed.file().and_then(|file| error.message().strip_prefix(&format!("{}: ", file.display())));
-    if error.hint_text().is_some() && in_file.is_none() {
-        return error;
-    }
+    let by_flag = error.field().and_then(|field| typed.set_by(field));
     let hint = match error.kind() {
         Kind::CommandNotFound => typed.not_found(),
-        Kind::BadSpec | Kind::Usage | Kind::NotFound | Kind::Unsupported => {
-            let by_flag = field(in_file.unwrap_or(error.message())).and_then(|field| typed.set_by(field));
-            by_flag.or_else(|| {
-                (matches!(error.kind(), Kind::BadSpec | Kind::Usage) && in_file.is_none()).then(|| typed.help())
-            })
-        }
+        Kind::BadSpec => by_flag.or_else(|| Some(typed.schema().unwrap_or_else(|| typed.help()))),
+        Kind::Usage => by_flag.or_else(|| Some(typed.help())),
+        Kind::NotFound | Kind::Unsupported => by_flag,
         Kind::AlreadyExists
         | Kind::WrongState
         | Kind::NotExecutable
@@ -113,12 +107,6 @@ pub fn hinted(error: Error, matches: &ArgMatches) -> Error {
         Some(hint) => error.hint(hint),
         None => error,
     }
-}
-
-/// The field that a message begins with.
-fn field(message: &str) -> Option<&str> {
-    let (field, _) = message.split_once(": ")?;
-    (!field.contains(char::is_whitespace)).then_some(field)
 }
 
 /// Whether `field` is `above`, or part of it.
@@ -145,8 +133,15 @@ impl<'m> Typed<'m> {
         format!("see `bowline {} --help`", self.command)
     }
 
-    fn file(&self) -> Option<&PathBuf> {
-        self.args.try_get_one("file").ok().flatten()
+    fn is_of_sandbox(&self) -> bool {
+        self.command == "sandbox create"
+    }
+
+    /// What says how a description is written, if one was given.
+    fn schema(&self) -> Option<String> {
+        self.args.try_get_raw("file").ok().flatten()?;
+        let sandbox = if self.is_of_sandbox() { " --sandbox" } else { "" };
+        Some(format!("`bowline schema{sandbox}` prints every field and its form"))
     }
 
     /// Whether a flag is on the command line. Its default, or a variable of the environment, is not.
@@ -167,7 +162,7 @@ impl<'m> Typed<'m> {
         let mut settings = self.args.try_get_many::<Setting>("set").ok().flatten().into_iter().flatten();
         let is_set =
             settings.any(|setting| is_within(field, element(&setting.field())) || is_within(&setting.field(), field));
-        let reference = if self.command == "sandbox create" { SANDBOX_FIELDS } else { TASK_FIELDS };
+        let reference = if self.is_of_sandbox() { SANDBOX_FIELDS } else { TASK_FIELDS };
         is_set.then(|| format!("this comes from --set; {reference}"))
     }
 
@@ -230,39 +225,42 @@ mod tests {
     }
 
     #[track_caller]
-    fn says(args: &[&str], message: &str, expected: &str) {
-        assert_eq!(hint(args, Error::new(Kind::BadSpec, message)).as_deref(), Some(expected), "{args:?}");
+    fn says(args: &[&str], field: &str, expected: &str) {
+        let error = Error::new(Kind::BadSpec, "no").in_field(field);
+        assert_eq!(hint(args, error).as_deref(), Some(expected), "{args:?}");
     }
 
     #[test]
     fn the_flags_of_a_field_are_named_if_they_were_typed() {
         let run = "see `bowline run --help`";
-        says(&["run", "-v", "/a:/b", "x"], "mounts[0].destination: no", &format!("this comes from --volume; {run}"));
+        says(&["run", "-v", "/a:/b", "x"], "mounts[0].destination", &format!("this comes from --volume; {run}"));
         let both = ["run", "-v", "/a:/b", "--tmpfs=/c", "x"];
-        says(&both, "mounts[0]: no", &format!("this comes from --volume or --tmpfs; {run}"));
-        says(&["run", "-m=1G", "x"], "memory.limit: no", &format!("this comes from --memory; {run}"));
-        says(&["run", "--log-size=1M", "x"], "log.max_size: no", &format!("this comes from --log-size; {run}"));
+        says(&both, "mounts[0]", &format!("this comes from --volume or --tmpfs; {run}"));
+        says(&["run", "-m=1G", "x"], "memory.limit", &format!("this comes from --memory; {run}"));
+        says(&["run", "--log-size=1M", "x"], "log.max_size", &format!("this comes from --log-size; {run}"));
         let exec = "this comes from --user; see `bowline exec --help`";
-        says(&["exec", "-u", "x", "web", "id"], "user: no", exec);
+        says(&["exec", "-u", "x", "web", "id"], "user", exec);
         let sandbox = "this comes from --cpuset; see `bowline sandbox create --help`";
-        says(&["sandbox", "create", "--cpuset-cpus=9"], "cpu.cpuset: no", sandbox);
+        says(&["sandbox", "create", "--cpuset-cpus=9"], "cpu.cpuset", sandbox);
         let set = "this comes from --set; docs/reference.md and `bowline schema` have every field and its form";
-        says(&["run", "--set=mounts[0].type=tmpfs", "x"], "mounts[0].destination: no", set);
+        says(&["run", "--set=mounts[0].type=tmpfs", "x"], "mounts[0].destination", set);
+        says(&["run", "-f", "a.toml", "-u=x"], "user", &format!("this comes from --user; {run}"));
         // What nobody typed.
-        says(&["run", "--untrusted", "x"], "memory.limit: no", run);
-        says(&["run", "x"], "the clock is off", run);
+        says(&["run", "--untrusted", "x"], "memory.limit", run);
+        says(&["run", "-f", "a.toml"], "user", "`bowline schema` prints every field and its form");
+        let sandbox = "`bowline schema --sandbox` prints every field and its form";
+        says(&["sandbox", "create", "-f", "a.toml"], "pids", sandbox);
     }
 
     #[test]
     fn other_errors_and_other_hints_stay() {
-        assert_eq!(hint(&["run", "x"], Error::new(Kind::Internal, "user: no")), None);
+        let of_user = |kind| Error::new(kind, "no").in_field("user");
+        assert_eq!(hint(&["run", "-u=x", "x"], of_user(Kind::Internal)), None);
         assert_eq!(hint(&["ps"], Error::new(Kind::Usage, "no")), None);
-        let told = Error::new(Kind::BadSpec, "user: no").hint("do that");
-        assert_eq!(hint(&["run", "-u=x", "x"], told.clone()).as_deref(), Some("do that"));
-        let of_file =
-            |flags: &[&str]| hint(&[&["run", "-f", "a.toml"][..], flags].concat(), told.clone().within("a.toml"));
-        assert_eq!(of_file(&[]).as_deref(), Some("do that"));
-        assert_eq!(of_file(&["-u=x"]).as_deref(), Some("this comes from --user; see `bowline run --help`"));
+        let unnamed = Error::new(Kind::BadSpec, "user: no");
+        assert_eq!(hint(&["run", "-u=x", "x"], unnamed).as_deref(), Some("see `bowline run --help`"));
+        let told = of_user(Kind::BadSpec).hint("do that");
+        assert_eq!(hint(&["run", "-u=x", "x"], told).as_deref(), Some("do that"));
     }
 
     #[test]

@@ -263,8 +263,8 @@ fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
     for (name, most) in [
         ("bowline", 9222),
-        ("bowline-shim", 6788),
-        ("containerd-shim-bowline-v1", 7244),
+        ("bowline-shim", 6798),
+        ("containerd-shim-bowline-v1", 7254),
         ("nomad-driver-bowline", 4703),
     ] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;

@@ -370,11 +370,12 @@ soak: FOR = 10m
 soak: build need-test debug
 	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_SOAK=$(FOR) $(CASES) soak:: --nocapture
 
-## faults    the matrix of faults in full: kills and errors at every system call, where the tests take one in eleven; 200 upgrades and kills under load
+## faults    the matrix of faults in full: kills and errors at every system call, where the tests take one in eleven; 200 upgrades and kills under load; 200 rounds of each storm
 .PHONY: faults
 faults: build need-test debug
 	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_FAULTS=1 $(CASES) faults --nocapture
 	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_UPGRADES=200 BOWLINE_KILLS=200 $(CASES) upgrade_load:: --nocapture
+	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_STORM=200 $(CASES) storm_ --nocapture --test-threads=1
 
 ## fuzz      everything that reads others' bytes, each parser for FOR seconds (60); installs what it needs
 .PHONY: fuzz

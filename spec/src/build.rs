@@ -24,7 +24,7 @@ use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
 pub use host::{DeviceNode, Host, UserIds};
 pub use mounts::{ETC, HOST_VIEW, OPT, RESOLV_CONF, hides_owners};
-pub use process::DEFAULT_PATH;
+pub use process::{DEFAULT_PATH, effective_until_execve};
 pub use resources::common_device_rules;
 use resources::filled;
 pub use update::build_update;

@@ -31,6 +31,7 @@ mod cli_progress;
 mod cli_ps;
 mod cli_stats;
 mod cli_watch;
+mod closed_programs;
 mod completions;
 mod conformance;
 mod containerd_bad_input;

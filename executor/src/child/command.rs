@@ -3,7 +3,7 @@
 //! A file that exists but may not be executed is never made executable. PATH passes over it as a shell does; in the
 //! task's own folders it is refused, because the task has brought it to run it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -57,8 +57,29 @@ pub fn find(process: &Process, own: &[&str]) -> Result<Image> {
             None => search(name, environment::value(&env, "PATH").unwrap_or_default())?,
         }
     };
+    image(&path, args, &env)
+}
+
+/// The program of the same name that comes after `closed` in PATH: what the process's user may not execute is passed
+/// over there, as in a shell.
+pub fn find_after(process: &Process, closed: &CStr) -> Option<Image> {
+    let args = process.args().as_deref().unwrap_or_default();
+    let name = args.first().filter(|name| !name.contains('/'))?;
+    let env = environment::of(process);
+    let mut candidates = candidates(name, environment::value(&env, "PATH").unwrap_or_default());
+    candidates.find(|path| path.as_os_str().as_bytes() == closed.to_bytes())?;
+    let path = candidates.find(|path| matches!(examine(path), Found::Program))?;
+    image(&path, args, &env).ok()
+}
+
+fn image(path: &Path, args: &[String], env: &[String]) -> Result<Image> {
     let c_strings = |texts: &[String]| texts.iter().map(|text| c_string(text.as_bytes())).collect::<Result<Vec<_>>>();
-    Ok(Image::new(c_string(path.as_os_str().as_bytes())?, c_strings(args)?, c_strings(&env)?))
+    Ok(Image::new(c_string(path.as_os_str().as_bytes())?, c_strings(args)?, c_strings(env)?))
+}
+
+/// The paths at which PATH looks for `name`.
+fn candidates(name: &str, path: &str) -> impl Iterator<Item = PathBuf> {
+    path.split(':').filter(|folder| folder.starts_with('/')).map(move |folder| Path::new(folder).join(name))
 }
 
 /// Finds `name` in the task's own folders. What is no file there, such as `/etc`, is passed over.
@@ -75,8 +96,7 @@ fn among_own(name: &str, own: &[&str]) -> Result<Option<PathBuf>> {
 
 fn search(name: &str, path: &str) -> Result<PathBuf> {
     let mut refused = None;
-    for folder in path.split(':').filter(|folder| folder.starts_with('/')) {
-        let candidate = Path::new(folder).join(name);
+    for candidate in candidates(name, path) {
         match examine(&candidate) {
             Found::Program => return Ok(candidate),
             Found::Nothing => {}

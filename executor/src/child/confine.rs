@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
 use super::payload::Payload;
-use super::{capabilities, scheduling};
+use super::{capabilities, command, scheduling};
 use crate::init_program::InitProgram;
 use crate::lsm::{Labels, Opened};
 use crate::{inheritance, io, joined_users, notify};
@@ -84,8 +84,22 @@ pub fn execute(
     if after {
         load(payload)?;
     }
+    Err(execute_in_turn(process, program))
+}
+
+/// Executes `program`, or what comes after it in PATH if its user may not execute it; returns only if that fails.
+fn execute_in_turn(process: &Process, program: &Image) -> Error {
+    let is_closed = |error: &std::io::Error| error.raw_os_error() == Some(libc::EACCES);
     let error = program.execute();
-    Err(refused(program, &error))
+    let mut next = if is_closed(&error) { command::find_after(process, program.path()) } else { None };
+    while let Some(program) = next {
+        let error = program.execute();
+        if !is_closed(&error) {
+            return refused(&program, &error);
+        }
+        next = command::find_after(process, program.path());
+    }
+    refused(program, &error)
 }
 
 /// Whether the filter is loaded only before execve, after the hooks of the container, which must do without the calls

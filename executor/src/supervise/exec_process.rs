@@ -3,6 +3,7 @@
 use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::effective_until_execve;
 use bowline_spec::user::User;
 use oci_spec::runtime::{Process, UserBuilder};
 
@@ -48,7 +49,16 @@ impl Task {
                 process.set_env(Some(env));
             }
         }
+        // Init's may be what a bundle says, or what another user has.
+        if request.user.is_some() || self.is_described() {
+            settle_effective(&mut process);
+        }
         Ok(process)
+    }
+
+    /// Whether the task's configuration is made from a description, rather than a bundle's.
+    fn is_described(&self) -> bool {
+        self.facts.look(|facts| facts.record.description().is_ok_and(|task| task.bundle.is_none()))
     }
 
     /// Completes a process that the manager describes with init's settings for whatever it leaves out, so that the
@@ -108,10 +118,18 @@ impl Task {
         let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
         let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
         let ids = accounts::resolve(root.as_fd(), wanted)?;
-        // Capabilities stay as init's: execve drops them for every user but root.
         let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
         process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);
         Ok(ids.home.map_or_else(|| "/".to_owned(), |home| home.to_string_lossy().into_owned()))
+    }
+}
+
+/// Makes effective what the program will have: see [`bowline_spec::effective_until_execve`].
+fn settle_effective(process: &mut Process) {
+    let is_root = process.user().uid() == 0;
+    if let Some(mut sets) = process.capabilities().clone() {
+        sets.set_effective(effective_until_execve(&sets, is_root));
+        process.set_capabilities(Some(sets));
     }
 }
 

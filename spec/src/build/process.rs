@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use oci_spec::runtime::{LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser};
+use oci_spec::runtime::{
+    Capabilities, LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser,
+};
 
 use super::host::Host;
 use crate::capability::Capability;
@@ -79,10 +81,10 @@ fn environment(task: &Task, host: &Host) -> Vec<String> {
     env.into_iter().map(|(k, v)| format!("{k}={v}")).collect()
 }
 
-/// Bounding, permitted and effective are the allowed ones, whoever the user is: as Docker and containerd write them.
-/// When a user other than root calls execve, the kernel leaves it the ambient ones of these; the bounding set limits
-/// what set-user-ID programs could bring back. Inheritable is what the kernel asks for of ambient ones and nothing
-/// else (CVE-2022-24769).
+/// Bounding and permitted are the allowed ones, whoever the user is: the kernel gives a program with file capabilities
+/// only permitted ones under no_new_privs, and the bounding set limits what set-user-ID programs could bring back.
+/// Inheritable is what the kernel asks for of ambient ones and nothing else (CVE-2022-24769). Effective is what the
+/// program will have, so that execve refuses a file that is closed to its user: see [`effective_until_execve`].
 ///
 /// # Errors
 /// An ambient capability that is named, and that this host does not give.
@@ -93,17 +95,22 @@ fn capabilities(task: &Task, host: &Host) -> Result<LinuxCapabilities, Invalid> 
     if let Some(lacking) = ambient.difference(&allowed).next() {
         return Err(Invalid::new("capabilities.ambient", format!("this host has no {lacking} to give")));
     }
-    let set = |of: &BTreeSet<Capability>| -> oci_spec::runtime::Capabilities {
-        of.iter().map(|capability| capability.to_oci()).collect()
-    };
+    let set = |of: &BTreeSet<Capability>| -> Capabilities { of.iter().map(|c| c.to_oci()).collect() };
     let kept = || (!ambient.is_empty()).then(|| set(&ambient));
     let mut sets = LinuxCapabilities::default();
     sets.set_bounding(Some(set(&allowed)))
         .set_permitted(Some(set(&allowed)))
-        .set_effective(Some(set(&allowed)))
         .set_inheritable(kept())
         .set_ambient(kept());
+    sets.set_effective(effective_until_execve(&sets, host.user.uid == 0));
     Ok(sets)
+}
+
+/// The effective capabilities of a user until execve, which computes them anew: all permitted ones of root, the ambient
+/// ones of another user.
+pub fn effective_until_execve(sets: &LinuxCapabilities, is_root: bool) -> Option<Capabilities> {
+    let of = if is_root { sets.permitted() } else { sets.ambient() };
+    Some(of.clone().unwrap_or_default())
 }
 
 fn rlimits(limits: &BTreeMap<Resource, Rlimit>) -> Option<Vec<PosixRlimit>> {
@@ -161,7 +168,7 @@ mod tests {
         let sets = |toml: &str, uid: u32| {
             let spec = built(toml, |host| host.user.uid = uid);
             let sets = spec.process().as_ref().unwrap().capabilities().clone().unwrap();
-            let names = |set: &Option<oci_spec::runtime::Capabilities>| {
+            let names = |set: &Option<super::Capabilities>| {
                 let mut names: Vec<String> = set.iter().flatten().map(ToString::to_string).collect();
                 names.sort();
                 names

@@ -133,6 +133,12 @@ impl<'a> Labels<'a> {
 }
 
 impl Opened<'_> {
+    /// The open files.
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> {
+        let of_profile = self.profile.iter().map(|(_, file)| file);
+        of_profile.chain(self.label.iter().flat_map(|(_, files)| files)).map(|file| file.as_raw_fd())
+    }
+
     /// Labels the keys that `make` makes.
     pub fn with_key_label(&self, make: impl FnOnce() -> Result<()>) -> Result<()> {
         let Some((label, [_, keys])) = &self.label else { return make() };

@@ -138,6 +138,41 @@ fn by_a_task_with_default_capabilities_in_a_pid_namespace_that_is_shared() {
     assert_nothing_seized(&host, &containerd, bundle, &["pid"]);
 }
 
+/// What a process has open beyond its standard streams.
+fn held_by(pid: u32) -> Vec<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives").flatten();
+    let others = entries.filter(|entry| !["0", "1", "2"].iter().any(|number| entry.file_name() == *number));
+    others.filter_map(|entry| fs::read_link(entry.path()).ok()).map(|of| of.display().to_string()).collect()
+}
+
+/// Its manager may never start it.
+#[test]
+fn an_init_that_was_created_holds_two_pipes_and_its_streams() {
+    let host = Host::new();
+    if host.reference_fails("its init is another program") {
+        return;
+    }
+    let containerd = host.containerd();
+    let data = host.file("data", "text");
+    let mount = json!({ "source": data, "destination": "/data", "type": "bind", "options": ["bind", "ro"] });
+    for terminal in [false, true] {
+        let bundle = containerd.bundle().args(&["/bin/true"]).mount(&mount);
+        let bundle = bundle.edit(|config| config["process"]["terminal"] = json!(terminal));
+        let io = if terminal { bundle.fifos_of_terminal("init") } else { bundle.fifos("init") };
+        let (stdout, _stderr) = io.open();
+        let shim = containerd.start(&bundle);
+        let pid = shim.create(&bundle, &io).expect("created");
+        let held = held_by(pid);
+        // By these it is told to start, and reports.
+        assert!(held.len() == 2 && held.iter().all(|of| of.starts_with("pipe:")), "{held:?}");
+        shim.start(&bundle.id, "").expect("started");
+        assert_eq!(shim.status_at_end(&bundle.id, ""), 0);
+        shim.end(&bundle.id);
+        drop(stdout);
+    }
+    host.assert_nothing_left();
+}
+
 /// Where init is to be looked at: namespaces made, the root not changed yet.
 #[test]
 fn init_holds_nothing_of_the_host_s_while_it_is_being_set_up() {

@@ -42,6 +42,11 @@ impl Entry {
         Ok(())
     }
 
+    /// Closes the fds by which the calling process has joined.
+    pub fn close(&self) {
+        sys::close_fds(&self.tasks);
+    }
+
     /// The folder of the cgroup to clone the process into.
     pub fn cloned_into(&self) -> Option<RawFd> {
         self.unified.map(|(dir, _)| dir)

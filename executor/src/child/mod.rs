@@ -166,6 +166,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;
     scheduling::apply(payload.process)?;
+    // Their fds are closed with the rest.
+    std::mem::forget((sources, entered));
+    close_what_was_used(payload, labels.as_ref(), [report, orders]);
     // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then.
     let early = payload.notify.is_some();
     let held = || {
@@ -193,6 +196,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
 
 fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> Result<Infallible> {
     let labels = begin(payload)?;
+    payload.entry.close();
     scheduling::last_affinity(payload.process)?;
     if let Some(init) = cgroup_of {
         sys::setns(init, libc::CLONE_NEWCGROUP).doing(Kind::Internal, || "cannot join the task's cgroup namespace")?;
@@ -212,6 +216,17 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
     let outcome = confine::execute(payload, labels.as_ref(), &program, || Ok(()));
     // Not returned: see `become_init`.
     fail(payload, report, outcome)
+}
+
+/// Closes the fds that init has used by now: a container that is created may never be started. It keeps its streams,
+/// `also`, and what the steps to come need.
+fn close_what_was_used(payload: &Payload<'_>, labels: Option<&Opened<'_>>, also: [RawFd; 2]) {
+    let mut keep: Vec<RawFd> = also.into_iter().chain(payload.notify.map(|fd| fd.as_raw_fd())).collect();
+    keep.extend(labels.into_iter().flat_map(Opened::fds));
+    if let Some(init) = payload.init {
+        keep.extend(init.fds().chain(payload.labels.map(Labels::fd)));
+    }
+    sys::close_all_but(&mut keep);
 }
 
 /// The first steps of init and execs: joins the task's cgroups and begins a session. The process that cloned this

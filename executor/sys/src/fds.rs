@@ -158,6 +158,16 @@ pub fn close_fd(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
+/// Closes fds that a child holds by number and no longer uses, those with consecutive numbers at once.
+pub fn close_fds(fds: &[RawFd]) {
+    for run in fds.chunk_by(|fd, next| fd.checked_add(1) == Some(*next)) {
+        if let (Some(first), Some(last)) = (run.first(), run.last()) {
+            // SAFETY: as for `close_all_but`.
+            unsafe { libc::syscall(libc::SYS_close_range, *first, *last, 0) };
+        }
+    }
+}
+
 /// Closes every fd, in a child that no longer uses any.
 pub fn close_all() {
     // SAFETY: the caller is a child that ends by `exit_now`, and uses no fd again.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::Stdio;
-use bowline_tests::harness::eventually;
+use bowline_tests::harness::{binary, eventually};
 
 /// What somebody else has written to the file.
 const SECRET: &str = "what another container has said\n";
@@ -105,6 +105,29 @@ fn nor_can_an_exec() {
     let seen = fs::read_to_string(running.bundle.rootfs().join("seen")).unwrap_or_default();
     assert!(!seen.contains("another"), "it read the host's file: {seen:?}");
     running.end();
+}
+
+/// Not the FIFOs of the client's `attach-…` folder, which it could give to another user.
+#[test]
+fn our_own_exec_has_pipes() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let look = "for fd in 0 1 2; do readlink /proc/self/fd/$fd | cut -d: -f1; done; chmod 6777 /proc/self/fd/1; \
+                chown 1234 /proc/self/fd/1; echo err >&2; cat";
+    for flags in [&["-i"][..], &["-i", "--timeout=50s"]] {
+        let mut exec = host.command(binary("bowline"));
+        exec.args(["exec", task.id()]).args(flags).args(["--", "/bin/sh", "-c", look]);
+        let stdin = fs::File::open(host.file("typed", "typed\n")).expect("ours");
+        let (read, write) = std::io::pipe().expect("a pipe");
+        let process = host.spawn_command_with(exec, stdin.into(), write.into());
+        let ran = process.finish();
+        assert_eq!(std::io::read_to_string(read).expect("text"), "pipe\npipe\npipe\ntyped\n", "{ran}");
+        assert_eq!(ran.assert_code(0).err(), "err");
+    }
+    task.exec("readlink /proc/self/fd/1 | cut -d: -f1").assert_says("pipe");
+    task.exec("for fd in 1 2; do ls -l /proc/self/fd/$fd; done").assert_code(0);
+    task.end();
+    host.assert_nothing_left();
 }
 
 #[test]

@@ -120,7 +120,9 @@ impl Handed {
                         folder: taken.folder.map(Path::to_owned),
                         process_ended: pumps.lines.process_ended.clone(),
                     };
+                    let ends = !stream.follow;
                     let (stream, invite, hear) = stream.take(joined)?;
+                    pumps.ending.extend(ends.then(|| hear.clone()));
                     (Pumped::Stream(stream.begin()), Some(invite), hear)
                 }
                 HandedStream::Relayed(relay) => {

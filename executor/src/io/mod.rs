@@ -7,9 +7,9 @@
 //!      └──── file, or a pipe that a FIFO or guests feed ◄── input
 //! ```
 //!
-//! If the shim need not see the output, the process gets a FIFO directly, or a pipe that the shim copies into the
-//! FIFO where the manager must be able to end it (`relay`). It never gets a file: a process that holds a host file
-//! can change its mode and its content.
+//! If the shim need not see the output, the process gets a manager's FIFO directly, or a pipe that the shim copies into
+//! the FIFO where the manager must be able to end it (`relay`). It never gets a file, nor a FIFO of our own client: a
+//! process that holds a host file can change its mode, its owner and its content.
 //!
 //! A slow FIFO reader holds up its own stream only. A file that cannot be written, or a reader that
 //! has gone, holds up nothing: the lost bytes are counted. When the client that has the process in
@@ -81,8 +81,8 @@ pub struct Connections<'a> {
     /// The size of its terminal, if it gets one.
     pub terminal: Option<WindowSize>,
     /// Whether output goes straight to the FIFOs that `stdout` and `stderr` name, unseen by the
-    /// shim. A terminal always sits in between, and so does a pipe when a target is not a FIFO: no
-    /// file of the host is handed to a process.
+    /// shim. A terminal always sits in between, and so does a pipe when a target is not a FIFO, or is that of a client in
+    /// the foreground: no file of the host is handed to a process but a manager's FIFO.
     pub direct: bool,
     /// If set, the process gets pipes even with `direct`, and the FIFOs close once it is released.
     pub released: Option<Released>,
@@ -120,6 +120,8 @@ pub struct Pumps {
     kept: Option<Kept>,
     /// The outputs, in the order of `lines.progress`.
     outputs: Vec<Pumped>,
+    /// The progress of those that end with the process.
+    ending: Vec<watch::Receiver<Progress>>,
     /// The logger that takes the outputs, if one does.
     logger: Option<Logged>,
 }
@@ -303,13 +305,6 @@ pub fn ended_pipe() -> Result<OwnedFd> {
     Ok(read)
 }
 
-/// Creates a pipe without a reader, for a process whose reader has gone already.
-fn unread(owner: Owner) -> Result<OwnedFd> {
-    let (_, write) = pipe()?;
-    owner.take(&write)?;
-    Ok(write)
-}
-
 impl Kept {
     /// Keeps another end of the pipe that `read` is one of.
     fn keep(&mut self, read: &OwnedFd) -> std::io::Result<KeptEnd> {
@@ -324,7 +319,7 @@ impl Pumps {
         let (process_ended, ended) = watch::channel(false);
         let (outputs, progress, feeds) = (Vec::new(), Vec::new(), Rc::default());
         let lines = Lines { outputs, input, terminal, process_ended: ended, progress, feeds };
-        Pumps { process_ended, lines, kept: None, outputs: Vec::new(), logger: None }
+        Pumps { process_ended, lines, kept: None, outputs: Vec::new(), ending: Vec::new(), logger: None }
     }
 
     /// Creates the process's end of an output; pumps the other end if the shim reads it.
@@ -338,24 +333,17 @@ impl Pumps {
     ) -> Result<End> {
         let outlet = match target {
             Target::Null if way.direct => return Ok(End::Null),
-            Target::Path(path) | Target::Own(path) | Target::Foreground(path) if way.direct => {
-                let opened = match target {
-                    Target::Foreground(_) => outlet::open_read(path)?,
-                    Target::Path(_) | Target::Own(_) | Target::Null => Some(outlet::open(target, path)?),
-                };
-                match opened {
-                    Some((fifo, kind)) if kind.is_fifo() => {
-                        let end = match &way.released {
-                            Some(released) => self.relay(name, fifo, way.owner, released.clone())?,
-                            None => handed_over(fifo, path, way.owner)?,
-                        };
-                        return Ok(End::Fd(end));
-                    }
-                    Some((null, _)) if is_null(&null)? => return Ok(End::Null),
-                    Some((file, kind)) => Outlet::to(file, kind)?,
-                    None => return unread(way.owner).map(End::Fd),
+            Target::Path(path) | Target::Own(path) if way.direct => match outlet::open(target, path)? {
+                (fifo, kind) if kind.is_fifo() => {
+                    let end = match &way.released {
+                        Some(released) => self.relay(name, fifo, way.owner, released.clone())?,
+                        None => handed_over(fifo, path, way.owner)?,
+                    };
+                    return Ok(End::Fd(end));
                 }
-            }
+                (null, _) if is_null(&null)? => return Ok(End::Null),
+                (file, kind) => Outlet::to(file, kind)?,
+            },
             target => Outlet::open(target)?,
         };
         let (read, write) = pipe()?;
@@ -366,7 +354,9 @@ impl Pumps {
         let from = Rc::new(sys::register_fd(File::from(read)).doing(Kind::Internal, what)?);
         let folder = self.kept.as_ref().and_then(|of| of.folder.as_deref());
         let unread = kept.as_ref().zip(folder).map(|(kept, folder)| Unread::of_new(folder, kept.index));
-        self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow: way.follow, kept, unread });
+        // A client in the foreground leaves once the process has ended.
+        let follow = way.follow && !matches!(target, Target::Foreground(_));
+        self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow, kept, unread });
         Ok(End::Fd(write))
     }
 
@@ -392,6 +382,7 @@ impl Pumps {
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(Progress::default());
         let process_ended = self.lines.process_ended.clone();
+        self.ending.extend((!route.follow).then(|| hear.clone()));
         let stream = Stream::new(name, from, outlet, guests, route, process_ended, tell);
         self.outputs.push(Pumped::Stream(stream.begin()));
         self.lines.progress.push(hear);
@@ -421,6 +412,13 @@ impl Pumps {
         for stream in &self.lines.progress {
             // An error means that the pump has ended: the tail is as complete as it gets.
             let _ = stream.clone().wait_for(|p| p.tail_whole || p.flushed).await;
+        }
+    }
+
+    /// Waits until the outputs that end with the process are written or given up: their readers then have all.
+    pub async fn passed_on(&self) {
+        for stream in &self.ending {
+            let _ = stream.clone().wait_for(|p| p.flushed).await;
         }
     }
 

@@ -57,6 +57,9 @@ impl Sink {
         if kind.is_file() {
             return Ok(Sink::File(file));
         }
+        if kind.is_fifo() {
+            return sys::register_fd(file).map(Sink::Watched);
+        }
         match sys::register_fd(file.try_clone()?) {
             Ok(watched) => Ok(Sink::Watched(watched)),
             // EPERM: epoll treats the device as never full.
@@ -345,7 +348,7 @@ pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
 }
 
 /// Like [`open`], for a FIFO that a client has made to read from; `None` if that reader has gone already.
-pub fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
+fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
     match open_now(path, false, 0) {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
         opened => known(opened, path).map(Some),

@@ -91,7 +91,7 @@ pub struct Handed {
     outlets: Vec<outlet::Handed>,
     /// Which of the streams' logs it has.
     pub log: Option<log::LogStream>,
-    follow: bool,
+    pub follow: bool,
     /// The place of the end that an init keeps.
     kept: Option<u32>,
     unlogged: u64,

@@ -397,7 +397,7 @@ async fn before<T>(deadline: Option<Moment>, future: impl Future<Output = T>) ->
 /// Creates the streams of an exec: the exec's ends, the shim's ends, and the buffers that keep the last bytes of
 /// output.
 fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(Stdio, Wiring, Vec<Tail>)> {
-    let bytes = request.tail_bytes.unwrap_or(io::TAIL);
+    let bytes = if request.direct { 0 } else { request.tail_bytes.unwrap_or(io::TAIL) };
     let stdout = io::new_tail(bytes);
     let stderr = if request.separate { io::new_tail(bytes) } else { stdout.clone() };
     let kept = if request.separate { vec![stdout.clone(), stderr.clone()] } else { vec![stdout.clone()] };
@@ -512,7 +512,7 @@ impl Task {
         });
     }
 
-    /// Waits until an exec's end is reported, returns the outcome and forgets the exec.
+    /// Waits until an exec's end is reported and its output passed on, returns the outcome and forgets the exec.
     ///
     /// # Errors
     /// `NotFound` if the exec was forgotten before.
@@ -522,6 +522,11 @@ impl Task {
             Some(exec) => (exec.life == Life::ExitPublished).then(|| Some(exec.clone())),
         };
         let exec = self.facts.until(told).await;
+        let pumps = self.handles.borrow().execs.get(&number).and_then(|exec| exec.pumps.clone());
+        if let Some(pumps) = pumps {
+            // The caller leaves with what its FIFOs hold.
+            pumps.passed_on().await;
+        }
         let tails = self.handles.borrow().execs.get(&number).map(|exec| exec.tails.clone()).unwrap_or_default();
         self.forget_exec(number);
         let gone = || Error::new(Kind::NotFound, format!("exec {number} of task {} is not known any more", self.id));

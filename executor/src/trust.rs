@@ -66,6 +66,61 @@ pub fn check_folder(path: &Path) -> Result<()> {
     }
 }
 
+/// Checks that no other user has put the file at `path`, which was opened with this `meta`, where others may write: its
+/// owner decides who reads it, and another of its names may be anybody's file. The kernel has the same rule for whoever
+/// may create the file, unless `fs.protected_regular` and `fs.protected_hardlinks` are 0.
+///
+/// # Errors
+/// A [`Planted`].
+pub fn check_planted(meta: &Metadata, path: &Path) -> io::Result<()> {
+    let is_linked = meta.is_file() && meta.nlink() > 1;
+    if is_trusted_owner(meta) && !is_linked {
+        return Ok(());
+    }
+    let folder = fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
+    let is_shared = folder.mode() & 0o002 != 0 || folder.mode() & 0o1020 == 0o1020;
+    if is_shared && (is_linked || meta.uid() != folder.uid()) {
+        return Err(io::Error::other(Planted { owner: meta.uid(), is_linked }));
+    }
+    Ok(())
+}
+
+/// `error` as it is, or that another user has put a file at `path`, where the kernel refuses that itself.
+pub fn planted_or(error: io::Error, path: &Path) -> io::Error {
+    if error.kind() != ErrorKind::PermissionDenied {
+        return error;
+    }
+    match path.symlink_metadata().map(|meta| check_planted(&meta, path)) {
+        Ok(Err(planted)) => planted,
+        Ok(Ok(())) | Err(_) => error,
+    }
+}
+
+/// A file that another user has put into a folder where others may write.
+#[derive(Debug)]
+pub struct Planted {
+    owner: u32,
+    is_linked: bool,
+}
+
+impl Planted {
+    /// Whether `error` is one.
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Planted>())
+    }
+}
+
+impl std::fmt::Display for Planted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.is_linked {
+            true => f.write_str("the file has a second name, and other users may write to its folder"),
+            false => write!(f, "the file belongs to user {}, and other users may write to its folder", self.owner),
+        }
+    }
+}
+
+impl std::error::Error for Planted {}
+
 /// The parts of a path, the first part last.
 fn parts(path: &Path) -> Vec<OsString> {
     let parts = path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));

@@ -110,6 +110,7 @@ mod hostile_image_files;
 mod hostile_inheritance;
 mod hostile_kernel;
 mod hostile_leaving;
+mod hostile_logs;
 mod hostile_metrics;
 mod hostile_mounts;
 mod hostile_null;

@@ -5,7 +5,7 @@
 //! stop the task. The client that has the process in its foreground may stop it, as any pipe's
 //! reader may. Must not: wait, or decide what becomes of the stream.
 
-use std::fs::{File, FileType};
+use std::fs::{File, FileType, Metadata};
 use std::future::pending;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -23,6 +23,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::clock::Moment;
 use crate::handover::{Fd, bytes};
+use crate::trust::{self, Planted};
 
 /// Where a stream of a process goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -338,20 +339,22 @@ impl Outlet {
 
 /// Opens an output target without ever waiting for a FIFO's reader; also returns its file type. A
 /// symlink at the end of a caller's path is not followed: a task that may write to the folder could
-/// lead the shim to any file.
+/// lead the shim to any file. Nor is a file written to that another user has put there.
 pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
-    let opened = match target {
-        Target::Own(_) => open_now(path, true, 0),
-        Target::Null | Target::Path(_) | Target::Foreground(_) => open_named(path),
-    };
-    known(opened, path)
+    if let Target::Own(_) = target {
+        return known(open_now(path, true, 0), path).map(|(file, meta)| (file, meta.file_type()));
+    }
+    let opened = open_named(path).map_err(|error| trust::planted_or(error, path));
+    let (file, meta) = known(opened, path)?;
+    trust::check_planted(&meta, path).map_err(|error| cannot_open(&error, path))?;
+    Ok((file, meta.file_type()))
 }
 
 /// Like [`open`], for a FIFO that a client has made to read from; `None` if that reader has gone already.
 fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
     match open_now(path, false, 0) {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-        opened => known(opened, path).map(Some),
+        opened => known(opened, path).map(|(file, meta)| Some((file, meta.file_type()))),
     }
 }
 
@@ -375,18 +378,32 @@ fn open_now(path: &Path, create: bool, follow: i32) -> io::Result<File> {
     File::options().append(true).create(create).mode(0o640).custom_flags(flags).open(path)
 }
 
-fn known(opened: io::Result<File>, path: &Path) -> Result<(File, FileType)> {
-    let what = || format!("output: cannot open {}", path.display());
-    let file = opened.map_err(|error| match error.raw_os_error() {
+fn known(opened: io::Result<File>, path: &Path) -> Result<(File, Metadata)> {
+    let file = opened.map_err(|error| cannot_open(&error, path))?;
+    let meta = file.metadata().doing(Kind::Internal, || what(path))?;
+    Ok((file, meta))
+}
+
+fn what(path: &Path) -> String {
+    format!("output: cannot open {}", path.display())
+}
+
+fn cannot_open(error: &io::Error, path: &Path) -> Error {
+    let what = what(path);
+    match error.raw_os_error() {
         Some(libc::ELOOP) => {
-            Error::new(Kind::BadSpec, format!("{}: it is a symlink", what())).hint("name the file that it leads to")
+            Error::new(Kind::BadSpec, format!("{what}: it is a symlink")).hint("name the file that it leads to")
         }
-        Some(libc::ENXIO) => Error::new(Kind::WrongState, format!("{}: it is a FIFO without a reader", what()))
+        Some(libc::ENXIO) => Error::new(Kind::WrongState, format!("{what}: it is a FIFO without a reader"))
             .hint("open it for reading first"),
-        _ => Error::new(Kind::BadSpec, format!("{}: {error}", what())).hint("the folder must exist and be writable"),
-    })?;
-    let kind = file.metadata().doing(Kind::Internal, what)?.file_type();
-    Ok((file, kind))
+        _ => {
+            let hint = match Planted::is(error) {
+                true => "choose a folder that no other user may write to",
+                false => "the folder must exist and be writable",
+            };
+            Error::new(Kind::BadSpec, format!("{what}: {error}")).hint(hint)
+        }
+    }
 }
 
 /// How an attempt treats epoll's last report of the fd's readiness.

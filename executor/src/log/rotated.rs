@@ -3,9 +3,9 @@
 //! Each append checks by one fstat what it writes to: a file that was removed is created again, a
 //! file that was cut short is continued. A file never becomes larger than its limit. Files are
 //! created and renamed by path, so that a folder that was away is found again. Must not: follow a
-//! symlink in place of a file, or write to anything that is no file.
+//! symlink in place of a file, or write to anything that is no file, or that another user has put there.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use super::batch::Batch;
 use super::files::rotated_file;
 use super::line::{self, Format};
 use super::mark::At;
+use crate::trust::{self, Planted};
 
 #[derive(Debug)]
 pub struct Rotated {
@@ -42,9 +43,13 @@ impl Rotated {
 
     pub fn open(&mut self) -> Result<()> {
         self.size().map(drop).map_err(|error| {
+            let hint = match Planted::is(&error) {
+                true => "choose a folder that no other user may write to",
+                false => "the folder must exist and be writable, and nothing but a file may have that name",
+            };
             Error::new(Kind::BadSpec, format!("cannot open {}: {error}", self.path.display()))
                 .in_field("log")
-                .hint("the folder must exist and be writable, and nothing but a file may have that name")
+                .hint(hint)
         })
     }
 
@@ -90,8 +95,7 @@ impl Rotated {
     /// Returns how many pieces of `batch` are there, from `at` on, and completes one of which a part is; `None` where
     /// something else is there.
     fn find(&mut self, batch: &Batch, mut at: At) -> Option<usize> {
-        let file = begin(&self.path).ok()?;
-        let meta = file.metadata().ok()?;
+        let (file, meta) = begin(&self.path).ok()?;
         let mut first = 0;
         if meta.ino() != at.file {
             // The rest of what is there is in the file before, which is gone where only one is kept.
@@ -202,16 +206,12 @@ impl Rotated {
             }
             self.file = None;
         }
-        let file = begin(&self.path)?;
-        let meta = file.metadata()?;
-        if !meta.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
-        }
+        let (file, meta) = begin(&self.path)?;
         let size = meta.len();
         if size > 0 && self.format == Format::Json && !ends_its_line(&file, size)? {
             // A shim or a machine died while writing the line.
             self.rotate()?;
-            self.file = Some(begin(&self.path)?);
+            self.file = Some(begin(&self.path)?.0);
             return Ok(0);
         }
         self.file = Some(file);
@@ -235,15 +235,23 @@ impl Rotated {
     }
 }
 
-fn begin(path: &Path) -> io::Result<File> {
-    File::options()
+/// Opens the file, or makes it.
+fn begin(path: &Path) -> io::Result<(File, Metadata)> {
+    let opened = File::options()
         .read(true)
         .append(true)
         .create(true)
         .mode(0o640)
         // Do not wait for the other end of what is no file.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
+        .open(path);
+    let file = opened.map_err(|error| trust::planted_or(error, path))?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    trust::check_planted(&meta, path)?;
+    Ok((file, meta))
 }
 
 fn ends_its_line(file: &File, size: u64) -> io::Result<bool> {
@@ -351,7 +359,7 @@ mod tests {
                     if limit < 10_000 && pieces == 2 {
                         log.rotate().unwrap();
                     }
-                    begin(&path).unwrap().write_all(part).unwrap();
+                    begin(&path).unwrap().0.write_all(part).unwrap();
                 }
                 let mut next = new();
                 next.begun = at;
@@ -376,7 +384,7 @@ mod tests {
         let path = dir.path().join("log");
         let mut log = Rotated::at(&path, 10_000, 3, Format::Json);
         let at = log.end();
-        begin(&path).unwrap().write_all(&all.bytes(0, 3)[..all.bytes(0, 1).len() + 3]).unwrap();
+        begin(&path).unwrap().0.write_all(&all.bytes(0, 3)[..all.bytes(0, 1).len() + 3]).unwrap();
         log.rotate().unwrap();
         log.begun = at;
         log.append(&all);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Input, Stdio};
+use bowline_tests::harness::containerd::{Code, Input, Stdio};
 use bowline_tests::harness::eventually;
 
 #[test]
@@ -84,6 +84,41 @@ fn an_exec_has_a_terminal_of_its_own() {
     stdout.wait_for("22 77");
     assert_eq!(running.shim.status_at_end(&running.id, "e"), 4);
     running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn where_all_terminals_are_in_use_it_is_refused_as_exhausted() {
+    let host = Host::new();
+    if host.reference_fails("its answer has no code of its own") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("exec sleep 1000").edit(|config| {
+        let mounts = config["mounts"].as_array_mut().expect("a list");
+        let pts = mounts.iter_mut().find(|mount| mount["destination"] == "/dev/pts").expect("one");
+        let options = pts["options"].as_array_mut().expect("a list");
+        options.retain(|option| !option.as_str().is_some_and(|option| option.starts_with("max=")));
+        options.push(serde_json::json!("max=1"));
+    });
+    let running = {
+        let io = bundle.fifos("init");
+        containerd.run_with(bundle, &io)
+    };
+    let begin = |exec: &str| {
+        let io = running.bundle.fifos_of_terminal(exec);
+        let ends = io.open();
+        let mut process = running.bundle.process(&["/bin/sleep", "1000"]);
+        process["terminal"] = serde_json::json!(true);
+        running.shim.exec(&running.id, exec, &process, &io).expect("added");
+        (running.shim.start(&running.id, exec), ends)
+    };
+    let (first, _ends) = begin("a");
+    first.expect("started");
+    let (second, _ends) = begin("b");
+    let refused = second.expect_err("there is no second one");
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused:?}");
+    assert!(refused.message.contains("are in use"), "{refused:?}");
     running.end();
 }
 

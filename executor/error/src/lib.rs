@@ -25,6 +25,8 @@ pub enum Kind {
     NotExecutable,
     /// This host or kernel cannot do what was asked for.
     Unsupported,
+    /// All that there may be of something, such as terminals, is in use.
+    Exhausted,
     /// A deadline that the caller gave passed.
     Timeout,
     /// The shim or systemd does not answer.

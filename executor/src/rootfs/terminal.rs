@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use rustix::fs::{self, OFlags};
+use rustix::io::Errno;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 
 use super::inside::{self, Make};
@@ -30,7 +31,7 @@ pub struct Pty {
 /// Opens a new terminal of the `/dev/pts` in `root`.
 ///
 /// # Errors
-/// `BadSpec` if `/dev/pts` there makes no terminals.
+/// `Exhausted` if all terminals are in use; `BadSpec` if `/dev/pts` there makes none.
 pub fn open(root: BorrowedFd<'_>) -> Result<Pty> {
     let (path, major, minor) = MULTIPLEXER;
     let refused = |why: &dyn std::fmt::Display| {
@@ -38,7 +39,8 @@ pub fn open(root: BorrowedFd<'_>) -> Result<Pty> {
             .hint("a task with a terminal needs the devpts filesystem that bowline mounts at /dev/pts")
     };
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let master = inside_root::open(root, Path::new(path), flags, Symlinks::Refused).map_err(|errno| refused(&errno))?;
+    let opened = inside_root::open(root, Path::new(path), flags, Symlinks::Refused);
+    let master = opened.map_err(|errno| if errno == Errno::NOSPC { exhausted() } else { refused(&errno) })?;
     let stat = fs::fstat(&master).map_err(|errno| refused(&errno))?;
     let filesystem = fs::fstatfs(&master).map_err(|errno| refused(&errno))?;
     // The task may have put anything there.
@@ -48,6 +50,12 @@ pub fn open(root: BorrowedFd<'_>) -> Result<Pty> {
     let slave = unlockpt(&master)
         .and_then(|()| ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC));
     Ok(Pty { slave: slave.map_err(|errno| refused(&errno))?, master })
+}
+
+/// The kernel bounds the terminals of each `/dev/pts` (its option `max`), and of the host.
+fn exhausted() -> Error {
+    Error::new(Kind::Exhausted, "cannot open a terminal: all that this task, or the host, may have are in use")
+        .hint("end programs that have one, or do without a terminal; `cat /proc/sys/kernel/pty/nr` counts the host's")
 }
 
 /// Mounts a terminal onto `/dev/console`, where init finds it by a fixed name

@@ -25,6 +25,7 @@ pub fn exit_code(kind: Kind) -> u8 {
         | Kind::WrongState
         | Kind::BadSpec
         | Kind::Unsupported
+        | Kind::Exhausted
         | Kind::Damaged
         | Kind::Unavailable
         | Kind::Internal => FAILED,

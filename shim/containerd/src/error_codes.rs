@@ -45,6 +45,7 @@ fn status(prefix: &str, error: &Error) -> Status {
         // again in another way.
         Kind::WrongState | Kind::Unsupported => Code::FAILED_PRECONDITION,
         Kind::BadSpec | Kind::Usage => Code::INVALID_ARGUMENT,
+        Kind::Exhausted => Code::RESOURCE_EXHAUSTED,
         // Not NotFound, which would mean that the container does not exist.
         Kind::CommandNotFound | Kind::NotExecutable => Code::UNKNOWN,
         // Not UNAVAILABLE, which would mean the shim itself.

@@ -45,6 +45,7 @@ pub fn of(error: &Error) -> Status {
         Kind::BadSpec | Kind::Usage => Code::InvalidArgument,
         Kind::NotExecutable => Code::PermissionDenied,
         Kind::Unsupported => Code::Unimplemented,
+        Kind::Exhausted => Code::ResourceExhausted,
         Kind::Timeout => Code::DeadlineExceeded,
         // With `Unavailable` the agent takes the plugin itself for dead.
         Kind::Unavailable | Kind::Internal => Code::Internal,
@@ -56,7 +57,12 @@ pub fn of(error: &Error) -> Status {
 /// The answer to a start that failed: what the host caused may be over when it is tried again.
 pub fn of_start(error: &Error) -> Status {
     let again = match error.kind() {
-        Kind::Internal | Kind::Unavailable | Kind::Timeout | Kind::AlreadyExists | Kind::WrongState => true,
+        Kind::Internal
+        | Kind::Unavailable
+        | Kind::Timeout
+        | Kind::AlreadyExists
+        | Kind::WrongState
+        | Kind::Exhausted => true,
         Kind::NotFound
         | Kind::BadSpec
         | Kind::CommandNotFound

@@ -54,6 +54,7 @@ pub fn to_status(error: &Error) -> Status {
         Kind::CommandNotFound => Code::NOT_FOUND,
         Kind::NotExecutable => Code::PERMISSION_DENIED,
         Kind::Unsupported => Code::UNIMPLEMENTED,
+        Kind::Exhausted => Code::RESOURCE_EXHAUSTED,
         Kind::Timeout => Code::DEADLINE_EXCEEDED,
         Kind::Damaged => Code::DATA_LOSS,
         Kind::Unavailable => Code::UNAVAILABLE,
@@ -105,6 +106,7 @@ fn kind_of(code: Code) -> Kind {
     match code {
         Code::UNIMPLEMENTED => Kind::Unsupported,
         Code::UNAVAILABLE => Kind::Unavailable,
+        Code::RESOURCE_EXHAUSTED => Kind::Exhausted,
         Code::INVALID_ARGUMENT => Kind::Usage,
         _ => Kind::Internal,
     }
@@ -135,6 +137,7 @@ mod tests {
             Kind::CommandNotFound,
             Kind::NotExecutable,
             Kind::Unsupported,
+            Kind::Exhausted,
             Kind::Timeout,
             Kind::Unavailable,
             Kind::Usage,

@@ -98,6 +98,7 @@ pub fn hinted(error: Error, matches: &ArgMatches) -> Error {
         Kind::AlreadyExists
         | Kind::WrongState
         | Kind::NotExecutable
+        | Kind::Exhausted
         | Kind::Timeout
         | Kind::Unavailable
         | Kind::Damaged

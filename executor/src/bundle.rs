@@ -32,16 +32,26 @@ pub fn root(path: &Path) -> PathBuf {
     path.join(ROOT)
 }
 
-/// The configuration in the bundle at `path`, and its seccomp profile separately.
+/// The configuration in a bundle.
+#[derive(Debug)]
+pub struct Configuration {
+    pub spec: Spec,
+    /// Its seccomp profile, which `spec` lacks.
+    pub seccomp: Option<LinuxSeccomp>,
+    /// What of it has no effect.
+    pub notes: Vec<String>,
+}
+
+/// Reads the configuration in the bundle at `path`.
 ///
 /// # Errors
 /// `NotFound` without a bundle or configuration; `BadSpec` for an invalid configuration, or for a
 /// bundle that is a symlink, which could lead elsewhere by the next look.
-pub fn read(path: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
+pub fn read(path: &Path) -> Result<Configuration> {
     let (text, file) = text(path)?;
-    let (mut spec, seccomp) = parse(&text, &file)?;
-    lead_inside(&mut spec, path);
-    Ok((spec, seccomp))
+    let mut configuration = parse(&text, &file)?;
+    lead_inside(&mut configuration.spec, path);
+    Ok(configuration)
 }
 
 /// Takes the root filesystem's own path off destinations that begin with it: some managers name the place on the host.
@@ -94,11 +104,12 @@ fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
 ///
 /// # Errors
 /// `BadSpec` for an invalid configuration.
-pub fn parse(text: &[u8], file: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
+pub fn parse(text: &[u8], file: &Path) -> Result<Configuration> {
     tolerance::spec(text).and_then(checked).map_err(|error| error.within(file.display()))
 }
 
-fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
+fn checked((mut spec, note): (Spec, Option<String>)) -> Result<Configuration> {
+    let mut notes = Vec::from_iter(note);
     let missing = |what: &str| Error::new(Kind::BadSpec, format!("{what}: missing"));
     check_version(spec.version())?;
     check_process(spec.process().as_ref().ok_or_else(|| missing("process"))?)?;
@@ -113,9 +124,10 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
     for mount in spec.mounts().iter().flatten() {
         for option in rootfs::read_mount_options(mount)?.ignored {
             let at = mount.destination().display();
-            tracing::warn!(
-                "mount {at}: {option} has no effect: it is an option of a filesystem, and a bind makes none"
-            );
+            let note =
+                format!("mount {at}: {option} has no effect: it is an option of a filesystem, and a bind makes none");
+            tracing::warn!("{note}");
+            notes.push(note);
         }
     }
     leave_out_empty_paths(&mut spec);
@@ -130,7 +142,7 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
         linux.set_seccomp(None);
         seccomp
     });
-    Ok((spec, seccomp))
+    Ok(Configuration { spec, seccomp, notes })
 }
 
 /// Leaves out paths that are empty, as runc does: they would be the root.
@@ -303,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_profile_is_taken_out() {
-        let (spec, seccomp) = read(bundle(GOOD).path()).expect("good");
+        let Configuration { spec, seccomp, .. } = read(bundle(GOOD).path()).expect("good");
         assert!(seccomp.is_some());
         assert!(spec.linux().as_ref().is_some_and(|linux| linux.seccomp().is_none()));
     }

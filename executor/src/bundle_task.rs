@@ -11,9 +11,10 @@ use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::{Process, Spec};
 
+use crate::bundle::{self, Configuration};
 use crate::namespaces::Namespaces;
 use crate::seccomp::Profile;
-use crate::{bundle, joined_users, tolerance};
+use crate::{joined_users, tolerance};
 
 /// Below this path, `bowline spec` and the default name the cgroup of one task each.
 const OUR_CGROUPS: &str = "/bowline/";
@@ -26,6 +27,8 @@ pub struct Configured {
     pub profile: Option<Profile>,
     /// Whether the bundle says where the cgroup is.
     pub names_cgroup: bool,
+    /// What was asked for and has no effect.
+    pub notes: Vec<String>,
 }
 
 /// Reads the bundle in `folder` for `task`.
@@ -33,15 +36,16 @@ pub struct Configured {
 /// # Errors
 /// `NotFound` without a bundle; `BadSpec` naming the field of `config.json`.
 pub fn configure(task: &Task, folder: &Path, id: &TaskId) -> Result<Configured> {
-    let (mut spec, seccomp) = bundle::read(folder).map_err(|error| match error.kind() == Kind::NotFound {
+    let read = bundle::read(folder).map_err(|error| match error.kind() == Kind::NotFound {
         true => error.hint("a bundle is a folder with config.json; `bowline spec FILE` prints one"),
         false => error,
-    })?;
+    });
+    let Configuration { mut spec, seccomp, mut notes } = read?;
     joined_users::complete(&mut spec)?;
     let in_user_namespace = Namespaces::of(&spec)?.in_user_namespace();
     if let Some(process) = spec.process_mut() {
         if !in_user_namespace {
-            tolerance::grant(process);
+            notes.extend(tolerance::grant(process));
         }
         lay_on(process, task)?;
     }
@@ -61,7 +65,7 @@ pub fn configure(task: &Task, folder: &Path, id: &TaskId) -> Result<Configured> 
     if let Some(linux) = spec.linux_mut() {
         linux.set_cgroups_path(Some(path.into()));
     }
-    Ok(Configured { spec, profile: seccomp.map(|profile| Profile::Given(Box::new(profile))), names_cgroup })
+    Ok(Configured { spec, profile: seccomp.map(|profile| Profile::Given(Box::new(profile))), names_cgroup, notes })
 }
 
 /// Puts what `task` says of the process in the place of what the bundle says.

@@ -18,13 +18,14 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::accounts::{self, Wanted};
+use crate::bundle::{self, Configuration};
 use crate::folder::Folder;
 use crate::network::{self, ConfigList, Kept};
-use crate::{bundle, events, rootfs, stats, tolerance, unsupported};
+use crate::{events, rootfs, stats, tolerance, unsupported};
 
 /// A bundle's `config.json`, and its checks before anything is made.
 pub fn config(data: &[u8]) {
-    let Ok((spec, _)) = bundle::parse(data, Path::new("config.json")) else { return };
+    let Ok(Configuration { spec, .. }) = bundle::parse(data, Path::new("config.json")) else { return };
     let _ = unsupported::check(&spec);
     for mount in spec.mounts().iter().flatten() {
         let _ = rootfs::read_mount_options(mount);

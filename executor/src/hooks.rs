@@ -220,7 +220,7 @@ pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let path = bundle.join("config.json");
     let what = || format!("cannot read {}", path.display());
     let text = std::fs::read(&path).doing(Kind::NotFound, what)?;
-    let spec = tolerance::spec(&text).doing(Kind::BadSpec, what)?;
+    let (spec, _) = tolerance::spec(&text).doing(Kind::BadSpec, what)?;
     let container = Container { id, bundle, spec: &spec };
     let state = container.state(Point::Poststop, None)?;
     run_each_poststop(container.hooks(Point::Poststop), bundle, &state)

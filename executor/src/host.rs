@@ -162,6 +162,18 @@ fn given(task: &Task) -> Option<BTreeSet<Capability>> {
     Some(Capability::all().into_iter().filter(|capability| ours.bits() & (1 << capability.number()) != 0).collect())
 }
 
+/// A note if this host lacks some of the capabilities that the description of `task` means by ALL.
+pub fn lacks_of_all(task: &Task) -> Option<String> {
+    let given = task.capabilities.allowed_of(given(task)?);
+    let lacking: Vec<String> = task.capabilities.allowed().difference(&given).map(ToString::to_string).collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    let note = format!("capabilities: this host has no {} to give, and ALL does without", lacking.join(", "));
+    tracing::info!("{note}");
+    Some(note)
+}
+
 fn host_view() -> Vec<PathBuf> {
     HOST_VIEW.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
 }

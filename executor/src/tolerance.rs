@@ -40,17 +40,18 @@ pub fn name_of_flag(flag: &LinuxSchedulerFlag) -> String {
     SCHEDULER_FLAGS.iter().find(|(_, name)| *name == ours).map_or(ours, |(name, _)| (*name).to_owned())
 }
 
-/// Parses a configuration.
+/// Parses a configuration. Returns it with a note if a part was left out.
 ///
 /// # Errors
 /// As [`oci::parse`].
-pub fn spec(text: &[u8]) -> Result<Spec> {
+pub fn spec(text: &[u8]) -> Result<(Spec, Option<String>)> {
     #[derive(Deserialize)]
     struct Config {
         process: Option<Named>,
     }
     let named = serde_json::from_slice(text).ok().and_then(|config: Config| config.process);
-    parsed(text, named, |config: &mut Value| {
+    let unknown = named.as_ref().map(Named::unknown).unwrap_or_default();
+    let spec = parsed(text, named, |config: &mut Value| {
         let vm = json!({
             "hypervisor": { "path": "", "parameters": [] },
             "kernel": { "path": "", "parameters": [], "initrd": "" },
@@ -63,7 +64,8 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
             adapted |= leave_out_unset(linux, &[("personality", json!({ "domain": "", "flags": [] }))]);
         }
         config.get_mut("process").is_some_and(adapt) || adapted
-    })
+    });
+    spec.map(|spec| (spec, without(unknown)))
 }
 
 /// Parses the process of an exec.
@@ -71,7 +73,9 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
 /// # Errors
 /// As [`oci::parse`].
 pub fn process(text: &[u8]) -> Result<Process> {
-    parsed(text, serde_json::from_slice(text).ok(), adapt)
+    let named: Option<Named> = serde_json::from_slice(text).ok();
+    let unknown = named.as_ref().map(Named::unknown).unwrap_or_default();
+    parsed(text, named, adapt).inspect(|_| drop(without(unknown)))
 }
 
 /// Parses the limits of an update.
@@ -115,10 +119,15 @@ impl NamedClass {
 }
 
 impl Named {
+    /// The capabilities that the specification does not have.
+    fn unknown(&self) -> BTreeSet<String> {
+        let capabilities = self.capabilities.iter().flat_map(BTreeMap::values).flatten().flatten();
+        capabilities.filter(|name| !is_known(name)).cloned().collect()
+    }
+
     /// Whether a part is left out.
     fn is_adapted(&self) -> bool {
-        let mut capabilities = self.capabilities.iter().flat_map(BTreeMap::values).flatten().flatten();
-        capabilities.any(|name| !is_known(name)) || self.io_priority.as_ref().is_some_and(NamedClass::is_none)
+        !self.unknown().is_empty() || self.io_priority.as_ref().is_some_and(NamedClass::is_none)
     }
 
     /// # Errors
@@ -254,19 +263,10 @@ fn adapt(process: &mut Value) -> bool {
         adapted = true;
     }
     let sets = fields.get_mut("capabilities").and_then(Value::as_object_mut);
-    let mut unknown = BTreeSet::new();
     for set in sets.into_iter().flat_map(|sets| sets.values_mut()).filter_map(Value::as_array_mut) {
-        set.retain(|name| {
-            let known = name.as_str().is_none_or(is_known);
-            if !known {
-                unknown.extend(name.as_str().map(str::to_owned));
-            }
-            known
-        });
-    }
-    if !unknown.is_empty() {
-        warn_of(unknown);
-        adapted = true;
+        let before = set.len();
+        set.retain(|name| name.as_str().is_none_or(is_known));
+        adapted |= set.len() < before;
     }
     let flags = fields.get_mut("scheduler").and_then(|scheduler| scheduler.get_mut("flags"));
     for flag in flags.and_then(Value::as_array_mut).into_iter().flatten() {
@@ -294,10 +294,10 @@ fn close_up(affinity: &mut Value) -> bool {
     any
 }
 
-/// Leaves out the capabilities that this host does not give: the shim lacks them itself. Not for a process in another
-/// user namespace than the shim's, which is given any.
-pub fn grant(process: &mut Process) {
-    let Some(mut sets) = process.capabilities().clone() else { return };
+/// Leaves out the capabilities that this host does not give: the shim lacks them itself. Returns a note if there are any.
+/// Not for a process in another user namespace than the shim's, which is given any.
+pub fn grant(process: &mut Process) -> Option<String> {
+    let mut sets = process.capabilities().clone()?;
     let ours = thread::capabilities(None).map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
     let mut lacking = BTreeSet::new();
     let mut granted = |set: &Option<Capabilities>| {
@@ -316,16 +316,21 @@ pub fn grant(process: &mut Process) {
         .set_permitted(granted(of.permitted()))
         .set_inheritable(granted(of.inheritable()))
         .set_ambient(granted(of.ambient()));
-    if !lacking.is_empty() {
-        warn_of(lacking);
-        process.set_capabilities(Some(sets));
-    }
+    let note = without(lacking)?;
+    process.set_capabilities(Some(sets));
+    Some(note)
 }
 
-/// The words are runc's, because people search for them in logs.
-fn warn_of(names: BTreeSet<String>) {
+/// Logs, and returns as a note, that a process does without these capabilities. The words are runc's, because people
+/// search for them in logs.
+fn without(names: BTreeSet<String>) -> Option<String> {
+    if names.is_empty() {
+        return None;
+    }
     let names: Vec<String> = names.into_iter().collect();
-    tracing::warn!("process.capabilities: ignoring unknown or unavailable capabilities: [{}]", names.join(" "));
+    let note = format!("process.capabilities: ignoring unknown or unavailable capabilities: [{}]", names.join(" "));
+    tracing::warn!("{note}");
+    Some(note)
 }
 
 #[cfg(test)]
@@ -405,7 +410,7 @@ mod tests {
     }
 
     fn with_linux(linux: &Value) -> Result<Spec> {
-        super::spec(json!({ "ociVersion": "1.2.0", "linux": linux }).to_string().as_bytes())
+        super::spec(json!({ "ociVersion": "1.2.0", "linux": linux }).to_string().as_bytes()).map(|(spec, _)| spec)
     }
 
     #[test]

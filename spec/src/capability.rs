@@ -164,8 +164,8 @@ text_value!(
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
-    /// Given in addition to the default ones. ALL stands for those that this host gives; one that is named and that it
-    /// does not give is an error.
+    /// Given in addition to the default ones. ALL stands for those that this host gives, and a launch reports which it does
+    /// not; one that is named and that it does not give is an error.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<Entry>,
     /// Taken from the default ones, before anything is added.

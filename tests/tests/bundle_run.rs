@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, eventually, only_v2, process_exists};
+use bowline_tests::harness::{Build, binary, eventually, only_v2, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -35,6 +35,60 @@ fn what_spec_has_printed_is_run() {
     let toml = shell("echo $A; id -u; ulimit -n; exit 3") + "env.A = 'x'\nuser = '1234'\nrlimits.nofile = 99";
     let ran = of(&host, &bundle(&host, &toml, |_| {})).run();
     assert_eq!(ran.assert_code(3).out(), "x\n1234\n99");
+    host.assert_nothing_left();
+}
+
+/// As the runtime specification asks. One that a description names is refused:
+/// `bad_input_description::a_capability_that_bowline_does_not_have_itself_is_refused`.
+#[test]
+fn a_capability_that_it_does_without_is_said() {
+    let host = Host::new();
+    let folder = bundle(&host, &shell("echo out"), |config| {
+        for set in ["bounding", "permitted", "effective"] {
+            let all = config["process"]["capabilities"][set].as_array_mut().expect("a list");
+            all.extend([json!("CAP_SYS_TIME"), json!("CAP_NOPE")]);
+        }
+    });
+    let run = |args: &[&str]| {
+        let mut command = host.command("setpriv");
+        command.args(["--bounding-set=-sys_time", "--inh-caps=-sys_time", "--"]).arg(binary("bowline"));
+        command.arg("--state").arg(host.state()).args(["run", "--rm", "--name", &host.new_id()]).args(args);
+        host.execute(command)
+    };
+    let ran = run(&[&format!("--bundle={}", folder.display())]);
+    assert_eq!(ran.assert_code(0).out(), "out");
+    for name in ["CAP_SYS_TIME", "CAP_NOPE"] {
+        let said = format!("bowline: process.capabilities: ignoring unknown or unavailable capabilities: [{name}]");
+        assert!(ran.err().contains(&said), "{ran}");
+    }
+    let ran = run(&["--cap-add=ALL", "--", "echo", "out"]);
+    assert_eq!(ran.assert_code(0).out(), "out");
+    assert!(
+        ran.err().starts_with("bowline: capabilities: this host has no ") && ran.err().contains("CAP_SYS_TIME"),
+        "{ran}"
+    );
+    host.assert_nothing_left();
+}
+
+#[test]
+fn where_all_terminals_are_in_use_an_exec_is_refused_with_the_cause() {
+    let host = Host::new();
+    let folder = bundle(&host, &shell("exec sleep 1000"), |config| {
+        let mounts = config["mounts"].as_array_mut().expect("a list");
+        let pts = mounts.iter_mut().find(|mount| mount["destination"] == "/dev/pts").expect("one");
+        let options = pts["options"].as_array_mut().expect("a list");
+        options.retain(|option| !option.as_str().is_some_and(|option| option.starts_with("max=")));
+        options.push(json!("max=1"));
+    });
+    let task = of(&host, &folder).start();
+    let first = task.in_terminal("exec", ["-it", "--", "/bin/sh", "-c", "echo begun; read line"]);
+    first.wait_for("begun");
+    let refused = task.in_terminal("exec", ["-it", "--", "true"]).finish();
+    refused.assert_refused(125, &["cannot open a terminal", "are in use"]);
+    assert!(refused.err().contains("hint: end programs that have one"), "{refused}");
+    first.type_keys("\r");
+    first.finish().assert_code(0);
+    task.end();
     host.assert_nothing_left();
 }
 

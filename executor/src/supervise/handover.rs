@@ -351,6 +351,7 @@ impl Supervisor {
             claimed: handed.claimed.map(claimed_uid::Handed::take).transpose()?,
             additions: Additions::default(),
             shared: handed.shared.take()?,
+            notes: Vec::new(),
         };
         let task = Task::with(id.clone(), plan, handles);
         task.facts.note(|now| *now = facts);

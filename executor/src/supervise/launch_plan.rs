@@ -35,6 +35,8 @@ pub struct LaunchPlan {
     pub additions: Additions,
     /// The network that was made for the task.
     pub shared: Shared,
+    /// What was asked for and has no effect.
+    pub notes: Vec<String>,
 }
 
 impl LaunchPlan {

@@ -40,6 +40,8 @@ struct Created {
     task: Rc<Task>,
     /// `None` for a restored task, which is stopped instead.
     held: Option<Held>,
+    /// What was asked for and has no effect.
+    notes: Vec<String>,
 }
 
 impl Supervisor {
@@ -93,7 +95,7 @@ impl Supervisor {
         let mut launched = self.launch_one(launch).await;
         if let Ok(launched) = &mut launched {
             let notes = |facts: &SandboxFacts| facts.shares.get(&id).map(|share| share.notes.clone());
-            launched.notes = sandbox.facts.look(notes).unwrap_or_default();
+            launched.notes.extend(sandbox.facts.look(notes).unwrap_or_default());
         }
         // A running task leaves the budget when it ends.
         if launched.is_err() && self.task(&id).is_err() {
@@ -103,7 +105,7 @@ impl Supervisor {
     }
 
     async fn launch_one(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let Created { task, held } = self.set_up(launch).await?;
+        let Created { task, held, notes } = self.set_up(launch).await?;
         let _turn = task.turns.starting.lock().await;
         let begun = async {
             let watched = self.open_watch(&task)?;
@@ -126,13 +128,13 @@ impl Supervisor {
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
         self.begin_timeout(&task);
-        Ok(Launched { pid, notes: Vec::new() })
+        Ok(Launched { pid, notes })
     }
 
     /// Sets a task up without starting it, for a manager that starts it separately.
     pub async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let restored = launch.checkpoint.is_some();
-        let Created { task, held } = match launch.source.clone() {
+        let Created { task, held, notes } = match launch.source.clone() {
             Source::Bundle(bundle) if !bundle.layers.is_empty() || restored => {
                 self.set_up_mounted(launch, &bundle).await?
             }
@@ -145,7 +147,7 @@ impl Supervisor {
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || ManagerEvent::Created { pid });
         self.see_off(&task);
-        Ok(Launched { pid, notes: Vec::new() })
+        Ok(Launched { pid, notes })
     }
 
     /// Starts a created task. An exit in the meantime is reported afterwards.
@@ -340,6 +342,7 @@ impl Supervisor {
         expecting: Expecting<'_>,
     ) -> Result<Created> {
         let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, .. } = launch;
+        let notes = std::mem::take(&mut plan.notes);
         plan.reserve = Some(plan.folder.reserve_exit()?);
         let logging = self.until_leaving(self.start_logger(logger.as_ref())).await?;
         if let Some(logging) = &logging {
@@ -409,7 +412,7 @@ impl Supervisor {
         match ready.await {
             Ok((held, pumps)) => {
                 task.handles.borrow_mut().pumps = Some(Rc::new(pumps));
-                Ok(Created { task, held })
+                Ok(Created { task, held, notes })
             }
             Err(error) => Err(self.undo(&task, error).await),
         }

@@ -22,6 +22,7 @@ use super::launch_plan::LaunchPlan;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use super::units;
+use crate::bundle::{self, Configuration};
 use crate::bundle_task::{self, Configured};
 use crate::claimed_uid::ClaimedUid;
 use crate::facts::Particulars;
@@ -33,7 +34,7 @@ use crate::request::{Bundle, Launch};
 use crate::rootfs::Additions;
 use crate::sandbox_namespaces::Shared;
 use crate::seccomp::{self, Profile};
-use crate::{bundle, claimed_uid, host, inheritance, joined_users, tolerance};
+use crate::{claimed_uid, host, inheritance, joined_users, tolerance};
 
 impl Supervisor {
     /// Turns a description into the plan of its launch. A task that is not the executor's first gets a folder of its own,
@@ -69,7 +70,7 @@ impl Supervisor {
         let made = connection::make(folder.path(), id.as_str(), &task.network).await?;
         let (shared, interfaces) = made.unwrap_or_default();
         let joined = connection::joined(&task, shared.network());
-        let Configured { mut spec, profile, names_cgroup } = configured(&joined, id, claimed.as_ref())?;
+        let Configured { mut spec, profile, names_cgroup, notes } = configured(&joined, id, claimed.as_ref())?;
         drop(joined);
         if lacks_root(&task, &spec) {
             make_root(&folder, &spec)?;
@@ -101,7 +102,8 @@ impl Supervisor {
         let record = self.record(cgroup, unit);
         let record = Record { task: Some(task), durable, enforcement, overhead, init, user, foreground, ..record };
         let record = Record { interfaces, poststop, ..record };
-        Ok(LaunchPlan { claimed, owns_folder, lock, shared, ..self.planned(spec, profile, record, folder).await? })
+        let plan = self.planned(spec, profile, record, folder).await?;
+        Ok(LaunchPlan { claimed, owns_folder, lock, shared, notes, ..plan })
     }
 
     /// Plans a member of a sandbox and adds it to the joint budget.
@@ -128,6 +130,7 @@ impl Supervisor {
         }
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         self.join_budget(sandbox, id, &task, resources, notes).await?;
+        let notes = Vec::from_iter(host::lacks_of_all(&joined));
         let (cgroup, unit) = sandbox.facts.look(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
         let unit = unit?;
         let of = Some(sandbox.id().clone());
@@ -142,7 +145,7 @@ impl Supervisor {
             ..self.record(cgroup, unit)
         };
         let record = Record { user, foreground, ..record };
-        Ok(LaunchPlan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
+        Ok(LaunchPlan { lock: Some(lock), notes, ..self.planned(spec, profile, record, folder).await? })
     }
 
     /// Plans the launch of a manager's bundle.
@@ -153,19 +156,19 @@ impl Supervisor {
         driver: Driver,
         durable: bool,
     ) -> Result<LaunchPlan> {
-        let (mut spec, seccomp) = bundle::read(&bundle.path)?;
+        let Configuration { mut spec, seccomp, mut notes } = bundle::read(&bundle.path)?;
         if let Some(member) = &bundle.member {
             member.fit(&mut spec)?;
         }
         joined_users::complete(&mut spec)?;
         if !Namespaces::of(&spec)?.in_user_namespace() {
-            spec.process_mut().iter_mut().for_each(tolerance::grant);
+            notes.extend(spec.process_mut().as_mut().and_then(tolerance::grant));
         }
         let asked = bundle::asked_cgroup(&spec);
         let unit = driver.unit_of(asked, id.as_str(), id.as_str())?;
         let record = Record { durable, ..self.record(bundle::cgroup_path(asked, id), unit) };
         let profile = seccomp.map(|profile| Profile::Given(Box::new(profile)));
-        self.planned(spec, profile, record, Folder::at(bundle.path)).await
+        Ok(LaunchPlan { notes, ..self.planned(spec, profile, record, Folder::at(bundle.path)).await? })
     }
 
     pub(super) async fn planned(
@@ -193,6 +196,7 @@ impl Supervisor {
             claimed: None,
             additions: Additions::default(),
             shared: Shared::default(),
+            notes: Vec::new(),
         })
     }
 
@@ -244,7 +248,8 @@ pub(super) fn configured(task: &Description, id: &TaskId, claimed: Option<&Claim
         return bundle_task::configure(task, bundle, id);
     }
     let spec = host::configure_unfiltered(task, id.as_str(), claimed)?;
-    Ok(Configured { spec, profile: host::profile(task)?, names_cgroup: task.cgroup.is_some() })
+    let notes = Vec::from_iter(host::lacks_of_all(task));
+    Ok(Configured { spec, profile: host::profile(task)?, names_cgroup: task.cgroup.is_some(), notes })
 }
 
 /// Whether the task gets an empty root folder, for the host view; also one whose bundle is what `bowline spec` printed,

@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -329,6 +330,19 @@ impl Executor {
     /// Waits for a task to end. Any number of callers may wait, also after the end.
     pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
         self.begun().await?.wait(id).await
+    }
+
+    /// Checks that the folder of the task has this inode, if it has any: a later task of the same name has another.
+    ///
+    /// # Errors
+    /// `NotFound` when the task is another one.
+    pub fn check_folder(&self, id: &TaskId, inode: Option<u64>) -> Result<()> {
+        let Some(inode) = inode else { return Ok(()) };
+        let Ok(task) = self.supervisor()?.task(id) else { return Ok(()) };
+        match std::fs::symlink_metadata(task.folder.path()) {
+            Ok(folder) if folder.ino() == inode => Ok(()),
+            _ => Err(Error::new(Kind::NotFound, format!("there is no such task here, but another one named {id}"))),
+        }
     }
 
     /// Sends a signal to a task's init, or to all its processes.

@@ -27,10 +27,13 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::events::{self, Entry, Event, Journal, Reader};
@@ -99,16 +102,64 @@ impl Lock {
     }
 }
 
-/// The folder of one task.
+/// The folder of one task, by its name.
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
+    /// See [`Folder::pinned`].
+    pinned: Option<Arc<Pin>>,
+}
+
+/// One folder, whatever has its name later.
+#[derive(Debug)]
+struct Pin {
+    /// While it is open, no other folder gets this inode.
+    _open: OwnedFd,
+    /// Its device and inode.
+    identity: (u64, u64),
 }
 
 impl Folder {
     /// The folder at `path`, as the shim's caller passed it.
     pub fn at(path: impl Into<PathBuf>) -> Folder {
-        Folder { path: path.into() }
+        Folder { path: path.into(), pinned: None }
+    }
+
+    /// This folder as it is now. Once it is removed, all that looks into it fails with `NotFound`, also where a later task
+    /// has the same name by then.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such folder.
+    pub fn pinned(&self) -> Result<Folder> {
+        if self.pinned.is_some() {
+            return Ok(self.clone());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let pin = rustix::fs::open(&self.path, flags, Mode::empty()).and_then(|open| {
+            let stat = rustix::fs::fstat(&open)?;
+            Ok(Pin { _open: open, identity: (stat.st_dev, stat.st_ino) })
+        });
+        match pin {
+            Ok(pin) => Ok(Folder { path: self.path.clone(), pinned: Some(Arc::new(pin)) }),
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(self.is_gone()),
+            Err(errno) => Err(cannot("look into", &self.path, &errno.into())),
+        }
+    }
+
+    /// Whether the folder with this name is the one that was pinned; always, where none was. What was found by the name
+    /// before that is in the same folder, as no removed one comes back.
+    pub fn is_still_there(&self) -> bool {
+        let Some(pin) = &self.pinned else { return true };
+        rustix::fs::lstat(&self.path).is_ok_and(|now| (now.st_dev, now.st_ino) == pin.identity)
+    }
+
+    /// The inode of a pinned folder.
+    pub fn inode(&self) -> Option<u64> {
+        self.pinned.as_ref().map(|pin| pin.identity.1)
+    }
+
+    fn is_gone(&self) -> Error {
+        Error::new(Kind::NotFound, format!("there is no task named {}", self.name()))
     }
 
     /// The path of the folder.
@@ -130,7 +181,7 @@ impl Folder {
     /// Whether there is a task of this id.
     pub fn exists(&self) -> Result<bool> {
         match fs::symlink_metadata(&self.path) {
-            Ok(meta) => Ok(meta.is_dir()),
+            Ok(meta) => Ok(meta.is_dir() && self.is_still_there()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(cannot("look into", &self.path, &error)),
         }
@@ -275,7 +326,11 @@ impl Folder {
 
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.file(name);
-        let text = match trust::read(&path) {
+        let read = trust::read(&path);
+        if !self.is_still_there() {
+            return Err(self.is_gone());
+        }
+        let text = match read {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(cannot("read", &path, &error)),
@@ -286,10 +341,12 @@ impl Folder {
     fn lock_file(&self) -> Result<File> {
         let path = self.file(LOCK);
         let opened = trust::open(File::options().write(true).create(true).truncate(false), &path);
-        opened.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Error::new(Kind::NotFound, format!("there is no task named {}", self.name())),
-            _ => cannot("open", &path, &error),
-        })
+        match opened {
+            Ok(file) if self.is_still_there() => Ok(file),
+            Ok(_) => Err(self.is_gone()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(self.is_gone()),
+            Err(error) => Err(cannot("open", &path, &error)),
+        }
     }
 
     /// Takes the lock; waits for a shim that holds it to end.
@@ -299,7 +356,9 @@ impl Folder {
     pub fn lock(&self) -> Result<Lock> {
         let file = self.lock_file()?;
         file.lock().map_err(|error| cannot("lock", &self.file(LOCK), &error))?;
-        Ok(Lock(file))
+        let lock = Lock(file);
+        // Whoever had it may have removed the folder.
+        if self.pinned.is_none() || self.is_of(&lock)? { Ok(lock) } else { Err(self.is_gone()) }
     }
 
     /// Takes the lock together with others, but with nobody who holds it alone: a sandbox member's
@@ -319,10 +378,15 @@ impl Folder {
     }
 
     /// Finds out whether a shim owns the folder; takes the lock if none does.
+    ///
+    /// # Errors
+    /// `NotFound` when the folder is removed.
     pub fn owner(&self) -> Result<Owner> {
-        let file = self.lock_file()?;
-        match file.try_lock() {
-            Ok(()) => Ok(Owner::Nobody(Lock(file))),
+        let lock = Lock(self.lock_file()?);
+        match lock.0.try_lock() {
+            Ok(()) if self.is_of(&lock)? => Ok(Owner::Nobody(lock)),
+            // Whoever had it has removed the folder meanwhile.
+            Ok(()) => Err(self.is_gone()),
             Err(TryLockError::WouldBlock) => Ok(Owner::Shim),
             Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file(LOCK), &error)),
         }

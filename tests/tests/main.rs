@@ -176,6 +176,8 @@ mod state_disk;
 mod stats;
 mod stdin;
 mod stop;
+mod storm_replace;
+mod storm_wait;
 mod terminal;
 mod terminal_screen;
 mod timeout;

@@ -70,7 +70,7 @@ impl StateDir {
 
     /// The folder of `id`, which need not exist.
     pub fn folder(&self, id: &TaskId) -> Folder {
-        Folder { path: self.path.join(id.as_str()) }
+        Folder::at(self.path.join(id.as_str()))
     }
 
     /// Makes the folder of a new task and locks it.

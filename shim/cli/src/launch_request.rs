@@ -20,6 +20,21 @@ pub struct Described {
     pub id: TaskId,
     pub task: Task,
     pub secrets: Secrets,
+    /// Whether it takes the place of a task with its id.
+    pub replaces: bool,
+}
+
+/// The error of a launch. Where it `replaces` another and somebody else has the name again, a hint at `--replace` would
+/// not help.
+pub fn refused(replaces: bool, error: Error) -> Error {
+    if !replaces || error.kind() != Kind::AlreadyExists {
+        return error;
+    }
+    Error::new(
+        Kind::AlreadyExists,
+        format!("{}: it was made after --replace had removed the one before", error.message()),
+    )
+    .hint("somebody else replaces it at the same time; look at which one is there, or try again")
 }
 
 /// Returns the task that flags and file describe, with an id. With `--replace`, removes a task with that id.
@@ -48,7 +63,7 @@ pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Descr
         };
         rm::replaced(state, id).await?;
     }
-    Ok(Described { id: named(&task)?, task, secrets })
+    Ok(Described { id: named(&task)?, task, secrets, replaces: replace })
 }
 
 /// The id from the description, or a random one.

@@ -18,12 +18,12 @@ pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
 
 /// Waits until the shim's task has ended, or its shim died: then a new one is started, and answers for the task if it can
 /// be taken over.
-pub fn until_end(folder: &Folder, id: &TaskId, shim: &Shim) -> Pin<Box<dyn Future<Output = Result<Presence>>>> {
-    let (folder, id, shim) = (folder.clone(), id.clone(), shim.clone());
+pub fn until_end(id: &TaskId, shim: &Shim) -> Pin<Box<dyn Future<Output = Result<Presence>>>> {
+    let (id, shim) = (id.clone(), shim.clone());
     Box::pin(async move {
         match shim.wait().await? {
             Some(report) => Ok(Presence::Exited(Box::new(report))),
-            None => find_or_adopt(&folder, &id, &Programs::default()).await,
+            None => find_or_adopt(shim.folder(), &id, &Programs::default()).await,
         }
     })
 }

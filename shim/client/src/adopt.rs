@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use crate::children;
 use crate::connection::{connect, patient};
 use crate::patience::{Patience, silent};
-use crate::shim::{Presence, Shim, dead, exited, find, starting};
+use crate::shim::{Presence, Shim, dead, exited, find, pinned, starting};
 use crate::spawn::{Begin, Programs, spawn_from};
 
 /// How many new shims are started for a caller, where somebody kills each.
@@ -34,6 +34,7 @@ const MOST: usize = 20;
 /// # Errors
 /// As [`find`]; `Damaged` for the record of a task whose shim died; why a new shim could not take the task over.
 pub async fn find_or_adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<Presence> {
+    let folder = &pinned(folder, id)?;
     for _ in 0..MOST {
         // It may be one that we have started.
         children::collect();
@@ -134,7 +135,10 @@ fn events(folder: &Folder) -> Result<EventCounts> {
 }
 
 /// Takes the lock of a dead shim; `None` when somebody else's new shim accepts connections.
-async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Lock>> {
+///
+/// # Errors
+/// `Unavailable` when somebody keeps it and no shim answers; `NotFound` when the folder is removed.
+pub(crate) async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Lock>> {
     let mut patience = Patience::with(folder);
     let mut wait = Duration::from_micros(200);
     loop {

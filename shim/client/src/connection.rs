@@ -48,6 +48,9 @@ async fn living(folder: &Folder) -> io::Result<UnixStream> {
     let mut wait = Duration::from_micros(200);
     loop {
         let stream = UnixStream::connect(folder.socket()).await?;
+        if !folder.is_still_there() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         if !other_end_ends(&stream) || begun.elapsed() > ENDS_WITHIN {
             return Ok(stream);
         }

@@ -7,20 +7,22 @@
 //!          ─► shim silent: [force] killed ┘
 //! ```
 //!
-//! Without force, a task that runs and whose shim died gets a new one, and is not removed.
+//! Without force, a task that runs and whose shim died gets a new one, and is not removed. All of this is about the task
+//! that is there at first: it is over once that task is removed, whoever has its name by then.
 
 use std::time::Duration;
 
 use bowline_executor::{
-    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, PastShim, Result, died_with_shim, kill_shim,
+    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, PastShim, Result, died_with_shim, kill_shim,
     remove_unwritten, undo, undo_rest, until_free,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
+use tokio::time::sleep;
 
-use crate::adopt::find_or_adopt;
-use crate::patience::lock_after;
-use crate::shim::{Presence, Shim, dead, end_not_known, find, is_held, starting, unwritten};
+use crate::adopt::{find_or_adopt, lock_or_shim};
+use crate::patience::{BETWEEN_POLLS, POLLS, lock_after};
+use crate::shim::{Presence, Shim, dead, end_not_known, find, is_held, pinned, starting, unwritten};
 use crate::spawn::Programs;
 
 /// Waits for the end of the task in `folder`, also if that is past or nobody saw it. A task whose shim died, or dies
@@ -29,6 +31,7 @@ use crate::spawn::Programs;
 /// # Errors
 /// `NotFound` when there is no such task; `WrongState` while it is being launched.
 pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result<ExitReport> {
+    let folder = &pinned(folder, id)?;
     loop {
         match find_or_adopt(folder, id, programs).await? {
             Presence::Live(shim) => {
@@ -55,12 +58,15 @@ pub async fn stop(
     programs: &Programs,
 ) -> Result<ExitReport> {
     let grace = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+    let folder = &pinned(folder, id)?;
+    let mut was_asked = false;
     loop {
         let mut shim = match find_or_adopt(folder, id, programs).await? {
             Presence::Live(shim) => shim,
             // The task has already ended.
             Presence::Exited(report) if report.shim_died => return Err(end_not_known(id, &report)),
             Presence::Exited(report) => return Ok(*report),
+            Presence::Dead | Presence::Starting if was_asked && never_started(folder) => return Err(given_up(id)),
             Presence::Dead => return Err(dead(id)),
             Presence::Starting => return Err(starting(id)),
         };
@@ -70,8 +76,13 @@ pub async fn stop(
         {
             return Err(error.clone());
         }
+        was_asked |= asked.is_ok();
+        let waited = shim.wait_answering().await;
+        if waited.is_err() && was_asked && never_started(folder) {
+            return Err(given_up(id));
+        }
         // The task may have ended by itself, and its shim with it, before the request.
-        match (shim.wait_answering().await?, asked) {
+        match (waited?, asked) {
             // The next shim is asked too, as this one may not have heard of it; so is one that turned us away.
             (None, _) => {}
             (Some(_), Err(error)) if error.kind() == Kind::Usage => return Err(error),
@@ -79,6 +90,17 @@ pub async fn stop(
             (Some(report), _) => return Ok(report),
         }
     }
+}
+
+/// Whether the task's command was not run so far.
+fn never_started(folder: &Folder) -> bool {
+    matches!(folder.record(), Ok(record) if record.as_ref().is_none_or(|record| record.started_at.is_none()))
+}
+
+/// The error of a stop that a launch was given up for.
+fn given_up(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} was stopped while it was being launched"))
+        .hint("its command was not run, and there is no exit report")
 }
 
 /// The rest of a removal, once no shim is needed for it any more.
@@ -93,10 +115,12 @@ enum How {
     Ended(Lock),
     /// The task has ended, and its shim cannot write this report.
     Unwritten(Box<ExitReport>),
-    /// Its shim died; the flag says whether damaged records are removed too.
-    Dead(bool),
+    /// Its shim died, and nobody has its folder; the flag says whether damaged records are removed too.
+    Dead(Lock, bool),
     /// Its shim lives and does not answer.
     Silent,
+    /// Somebody else has removed it meanwhile.
+    Gone,
 }
 
 /// What a removal has to tell.
@@ -107,6 +131,8 @@ pub struct Removed {
     pub left_alone: LeftAlone,
     /// The shim did not answer, and was killed with the task.
     pub past_shim: bool,
+    /// Somebody else has removed the task meanwhile.
+    pub was_gone: bool,
 }
 
 /// Prepares the removal of the task in `folder`. With `force`, a task that runs is killed, a shim that does not answer
@@ -116,14 +142,17 @@ pub struct Removed {
 /// `NotFound` when there is no such task; `WrongState` for one that has not ended, without `force`; why a new shim could
 /// not take over one that runs.
 pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<Removal> {
+    let folder = pinned(&folder, id)?;
     let how = match ended(&folder, id, force, programs).await {
         Err(error) if force && error.kind() == Kind::Unavailable => How::Silent,
+        Err(error) if is_gone(&folder, &error) => How::Gone,
         how => how?,
     };
     Ok(Removal { folder, programs: programs.clone(), how })
 }
 
 async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<How> {
+    let mut until_launched = 0..POLLS;
     loop {
         let found = match find(folder, id).await {
             // No shim answers, and its records cannot be read.
@@ -135,23 +164,38 @@ async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -
             // A task whose folder is not held has ended, as its report is written before anybody hears of its end. Or it
             // is a member whose starter was killed: the sandbox's shim knows nothing of it.
             Presence::Live(shim) if is_held(folder)? => match end(shim, folder, id, force).await? {
-                Some(report) if report.unwritten.is_some() => return Ok(How::Unwritten(Box::new(report))),
-                Some(_) => break,
+                Ending::Reported(report) if report.unwritten.is_some() => return Ok(How::Unwritten(report)),
+                Ending::Reported(_) => break,
                 // Whoever has the task now is asked.
-                None => {}
+                Ending::ShimGone => continue,
+                Ending::NotLaunched => {}
             },
             Presence::Live(_) | Presence::Exited(_) => break,
-            Presence::Dead => return Ok(How::Dead(force)),
-            Presence::Starting => return Err(starting(id)),
+            Presence::Dead => match lock_or_shim(folder, id).await? {
+                Some(lock) => return Ok(How::Dead(lock, force)),
+                // Somebody else has had a new shim take it over.
+                None => continue,
+            },
+            Presence::Starting => {}
         }
+        // Whoever starts it asks its shim in a moment.
+        if !force || until_launched.next().is_none() {
+            return Err(starting(id));
+        }
+        sleep(BETWEEN_POLLS).await;
     }
     // Wait until the shim is done with output and cgroups.
     let lock = lock_after(folder).await?;
     match folder.exit() {
         Ok(Some(_)) => Ok(How::Ended(lock)),
         Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
-        Ok(None) | Err(_) => Ok(How::Dead(force)),
+        Ok(None) | Err(_) => Ok(How::Dead(lock, force)),
     }
+}
+
+/// Whether this error is that of a task that somebody has removed.
+fn is_gone(folder: &Folder, error: &Error) -> bool {
+    error.kind() == Kind::NotFound && matches!(folder.exists(), Ok(false))
 }
 
 /// Whether the init that the record in `folder` names lives.
@@ -159,14 +203,22 @@ pub fn runs(folder: &Folder) -> bool {
     matches!(folder.record(), Ok(Some(record)) if record.runs())
 }
 
-/// Ends a running task if `force` allows it. Returns its report; `None` where the shim has none, as it died or the task's
-/// launch was given up.
-async fn end(mut shim: Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<Option<ExitReport>> {
+/// What came of ending a task that a shim has.
+enum Ending {
+    Reported(Box<ExitReport>),
+    /// The shim has no report: it died, or the launch was given up.
+    ShimGone,
+    /// The shim was not asked to launch the task yet.
+    NotLaunched,
+}
+
+/// Ends a running task if `force` allows it.
+async fn end(mut shim: Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<Ending> {
     if !force {
         if let Ok(Some(state)) = shim.state().await
             && let Some(report) = unwritten(&state)?
         {
-            return Ok(Some(report));
+            return Ok(Ending::Reported(Box::new(report)));
         }
         return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
             .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
@@ -175,15 +227,14 @@ async fn end(mut shim: Shim, folder: &Folder, id: &TaskId, force: bool) -> Resul
         // The shim runs before it is asked to launch the task. While somebody holds the folder, that request is still
         // to come; otherwise the process that would have sent it was killed.
         Err(error) if error.kind() == Kind::NotFound && folder.exit()?.is_none() => {
-            if is_held(folder)? {
-                Err(starting(id))
-            } else {
-                Ok(None)
-            }
+            Ok(if is_held(folder)? { Ending::NotLaunched } else { Ending::ShimGone })
         }
         Err(error) if error.kind() == Kind::Unavailable => Err(error),
         // The task may end before the shim gets the request.
-        Ok(()) | Err(_) => shim.wait_answering().await,
+        Ok(()) | Err(_) => {
+            let report = shim.wait_answering().await?;
+            Ok(report.map_or(Ending::ShimGone, |report| Ending::Reported(Box::new(report))))
+        }
     }
 }
 
@@ -199,11 +250,21 @@ impl Removal {
     /// # Errors
     /// What cannot be ended or removed.
     pub fn carry_out(self) -> Result<Removed> {
+        let folder = self.folder.clone();
+        match self.end() {
+            // Somebody else was quicker.
+            Err(error) if is_gone(&folder, &error) => Ok(Removed { was_gone: true, ..Removed::default() }),
+            removed => removed,
+        }
+    }
+
+    fn end(self) -> Result<Removed> {
         let Removal { folder, programs, how } = self;
         let left_alone = match how {
+            How::Gone => return Ok(Removed { was_gone: true, ..Removed::default() }),
             How::Ended(lock) => remove_ended(&folder, lock, &programs)?,
             How::Unwritten(report) => remove_unwritten(&folder, &report)?,
-            How::Dead(force) => clean_up(&folder, unheld(&folder)?, force, &programs)?,
+            How::Dead(lock, force) => clean_up(&folder, lock, force, &programs)?,
             How::Silent => {
                 kill_shim(&folder)?;
                 // Whoever waits for the task has a new shim take it over, which leaves once the task has ended.
@@ -211,10 +272,10 @@ impl Removal {
                     let _ = task.stop(Some(Signal::KILL), Some(Duration::ZERO));
                 }
                 let left_alone = clean_up(&folder, until_free(&folder)?, true, &programs)?;
-                return Ok(Removed { left_alone, past_shim: true });
+                return Ok(Removed { left_alone, past_shim: true, was_gone: false });
             }
         };
-        Ok(Removed { left_alone, past_shim: false })
+        Ok(Removed { left_alone, ..Removed::default() })
     }
 }
 
@@ -237,13 +298,4 @@ fn clean_up(folder: &Folder, lock: Lock, force: bool, programs: &Programs) -> Re
     let alone = undo(folder, &programs.systemd()?)?;
     folder.remove(lock)?;
     Ok(alone)
-}
-
-/// The lock of a folder that nobody holds.
-fn unheld(folder: &Folder) -> Result<Lock> {
-    match folder.owner()? {
-        Owner::Nobody(lock) => Ok(lock),
-        Owner::Shim => Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
-            .hint("somebody else is launching or removing this task; try again in a moment")),
-    }
 }

@@ -61,7 +61,7 @@ impl Up {
     ) -> Result<Up> {
         let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, programs, || state.create(id)).await };
         let shim = sandbox::of(state, sandbox, programs).await?;
-        let (folder, lock) = state.create_member(id, sandbox)?;
+        let (folder, lock) = pinned(state.create_member(id, sandbox)?)?;
         let (by, programs) = (By::Sandbox(Some(lock)), programs.clone());
         Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs, binary: None })
     }
@@ -82,7 +82,7 @@ impl Up {
                 .hint("run bowline as root; rootless is not supported yet"));
         }
         let binary = programs.shim()?;
-        let (folder, lock) = create()?;
+        let (folder, lock) = pinned(create()?)?;
         let started = programs.sealed(&binary).and_then(|sealed| {
             let child = spawn::spawn(&sealed, &binary, &folder, lock, shim_cgroup, Begin::Empty)?;
             Ok((sealed, child))
@@ -186,18 +186,18 @@ impl Up {
         match by {
             By::Us(mut child) => {
                 if !ends(&child) {
-                    drop(lock_after(&folder).await?);
+                    unheld(&folder).await?;
                 }
                 let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
                 if !status.success() {
                     // Another may have taken the task over.
-                    drop(lock_after(&folder).await?);
+                    unheld(&folder).await?;
                 }
                 Ok((folder, !status.success()))
             }
             By::Sandbox(_) | By::Nobody => {
                 drop(by);
-                drop(lock_after(&folder).await?);
+                unheld(&folder).await?;
                 // Should the sandbox's shim die, cleaning up the sandbox also cleans up the member.
                 Ok((folder, false))
             }
@@ -228,7 +228,9 @@ impl Up {
         if let By::Us(mut child) = by {
             dismiss(&mut child);
         }
-        match programs.systemd().and_then(|systemd| undo_sandbox(state, id, &systemd)) {
+        // By its name: not where that belongs to another sandbox by now.
+        let undone = folder.lock().and_then(|_lock| undo_sandbox(state, id, &programs.systemd()?));
+        match undone {
             Ok(_) => discard(&folder, error),
             Err(left) if left.kind() == Kind::NotFound => error,
             Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
@@ -240,6 +242,25 @@ impl Up {
 fn never_started(id: &str) -> Error {
     Error::new(Kind::Internal, format!("the shim of task {id} died before it had started the task"))
         .hint("nothing is left of the task, try again; something has killed the shim, such as the OOM killer")
+}
+
+/// Returns once nobody holds the folder, or it is removed.
+async fn unheld(folder: &Folder) -> Result<()> {
+    match lock_after(folder).await {
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        lock => lock.map(drop),
+    }
+}
+
+/// A new folder, pinned: what is done about the launch is never done to a later task of the same name.
+fn pinned((folder, lock): (Folder, Lock)) -> Result<(Folder, Lock)> {
+    match folder.pinned() {
+        Ok(pinned) => Ok((pinned, lock)),
+        Err(error) => {
+            drop(lock);
+            Err(discard(&folder, error))
+        }
+    }
 }
 
 /// Makes a unique id for a task or a sandbox, from 48 random bits.
@@ -273,6 +294,15 @@ fn give_up(by: By, folder: &Folder, programs: &Programs, error: Error) -> Error 
     // A shim that was killed did not undo what it had made, if only a cgroup ahead. Never undo after a shim that exited
     // by itself, or refused: what it was refused, such as a cgroup, belongs to somebody else.
     let was_killed = match by {
+        // The shim has undone the launch, and leaves once it has finished the poststop hooks.
+        By::Us(mut child) if !folder.is_still_there() => {
+            if ends(&child) {
+                let _ = child.wait();
+            } else {
+                children::keep(child);
+            }
+            return error;
+        }
         By::Us(mut child) => dismiss(&mut child),
         By::Sandbox(lock) => {
             drop(lock);
@@ -286,6 +316,8 @@ fn give_up(by: By, folder: &Folder, programs: &Programs, error: Error) -> Error 
     };
     let error = match undone {
         Ok(()) => error,
+        // Somebody else has removed the folder, and what was left.
+        Err(left) if left.kind() == Kind::NotFound => error,
         Err(left) => error.hint(format!("besides, {left}")),
     };
     discard(folder, error)

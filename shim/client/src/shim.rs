@@ -81,11 +81,12 @@ fn dead_because(id: &str, why: &str) -> Error {
     Error::new(Kind::WrongState, message).hint(format!("`bowline rm {id}` cleans up after it"))
 }
 
-/// Finds out who answers for the task in `folder`.
+/// Finds out who answers for the task in `folder`. A later task of this name is another one.
 ///
 /// # Errors
 /// `NotFound` when there is no such task; `Unavailable` when its shim accepts no connections and does not end.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
+    let folder = &pinned(folder, id)?;
     loop {
         let socket = socket_of(folder);
         let found = match connect_watched(folder).await {
@@ -104,6 +105,14 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
             None => continue,
         }
     }
+}
+
+/// The folder of the task `id` as it is now: see [`Folder::pinned`].
+///
+/// # Errors
+/// `NotFound` when there is no such task.
+pub(crate) fn pinned(folder: &Folder, id: &str) -> Result<Folder> {
+    folder.pinned().map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })
 }
 
 /// Finds out who answers after connecting to `socket` failed with `refused`; `None` if there is another socket by now,
@@ -150,17 +159,31 @@ pub fn is_held(folder: &Folder) -> Result<bool> {
     Ok(!has_report(folder)? && matches!(folder.owner()?, Owner::Shim))
 }
 
-/// Whether there is a report. A damaged one does not count: a live shim writes another.
 fn has_report(folder: &Folder) -> Result<bool> {
+    Ok(report_in(folder)?.is_some())
+}
+
+/// The report of a task that has ended. A damaged one does not count: a live shim writes another.
+fn report_in(folder: &Folder) -> Result<Option<ExitReport>> {
     match folder.exit() {
-        Err(error) if error.kind() == Kind::Damaged => Ok(false),
-        exit => exit.map(|exit| exit.is_some()),
+        Err(error) if error.kind() == Kind::Damaged => Ok(None),
+        exit => exit,
     }
 }
 
 impl Shim {
+    /// The folder of the task, pinned: see [`Folder::pinned`].
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
     fn request(&self) -> TaskRequest {
         TaskRequest { id: self.id.clone(), ..TaskRequest::default() }
+    }
+
+    /// The inode of the folder of a sandbox's member, which its shim has under that name; any other shim has one task.
+    fn folder_of_member(&self) -> Option<u64> {
+        self.folder.inode().filter(|_| self.folder.sandbox_by_socket().is_some())
     }
 
     /// The error of a failed call; explains a broken connection by what the shim has left behind.
@@ -322,25 +345,37 @@ impl Shim {
     /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task, or turned
     /// us away and must be asked again.
     pub async fn wait(&self) -> Result<Option<ExitReport>> {
-        match self.client.wait(patient(), &self.request()).await {
+        let request = TaskRequest { folder: self.folder_of_member(), ..self.request() };
+        let error = match self.client.wait(patient(), &request).await {
             Ok(response) => {
                 let report = serde_json::from_str(&response.report);
-                report.doing(Kind::Internal, || "the shim's report is damaged").map(Some)
+                return report.doing(Kind::Internal, || "the shim's report is damaged").map(Some);
             }
-            // Nobody has asked the shim to launch the task yet.
-            Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
-            // It may have as many files open as it may. Nothing tells when there is room.
-            Err(error) if from_status(&error).is_none() && !has_report(&self.folder)? && self.turns_away().await => {
-                sleep(AGAIN).await;
-                Ok(None)
-            }
+            Err(error) => error,
+        };
+        // Nobody has asked the shim to launch the task yet.
+        if is_unknown(&error) && is_held(&self.folder)? {
+            return Err(starting(&self.id));
+        }
+        // Written before the shim went, or by another, which may have left again. One that has taken over a sandbox knows
+        // nothing of a member that had ended before.
+        if let Some(report) = report_in(&self.folder)? {
+            return Ok(Some(report));
+        }
+        // It may have as many files open as it may. Nothing tells when there is room.
+        if from_status(&error).is_none() && self.turns_away().await {
+            sleep(AGAIN).await;
+            return Ok(None);
+        }
+        match patience::serves(&self.folder).await {
             // A new shim has taken the task over.
-            Err(error) if patience::serves(&self.folder).await => match self.has_successor() {
-                true => Ok(None),
-                false => Err(self.failed(&error).await),
+            true if self.has_successor() => Ok(None),
+            true => match report_in(&self.folder)? {
+                Some(report) => Ok(Some(report)),
+                None => Err(self.failed(&error).await),
             },
             // The shim went before it answered: it left a report, or died.
-            Err(_) => self.left().await,
+            false => self.left().await,
         }
     }
 
@@ -394,7 +429,8 @@ impl Shim {
 
     /// Begins to shut the task down. A shim that turns us away is asked again until it counts as not answering.
     pub async fn stop(&mut self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
-        let request = StopRequest { id: self.id.clone(), signal, grace_ms, ..StopRequest::default() };
+        let folder = self.folder_of_member();
+        let request = StopRequest { id: self.id.clone(), signal, grace_ms, folder, ..StopRequest::default() };
         let folder = self.folder.clone();
         let mut patience = Patience::with(&folder);
         loop {

@@ -283,7 +283,9 @@ impl Service {
     }
 
     async fn wait(&self, request: TaskRequest) -> Answer<WaitResponse> {
-        let report = self.executor.wait(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        let id = id(&request.id)?;
+        self.executor.check_folder(&id, request.folder).map_err(|e| to_status(&e))?;
+        let report = self.executor.wait(&id).await.map_err(|e| to_status(&e))?;
         Ok(WaitResponse { report: json(&report)?, ..WaitResponse::default() })
     }
 
@@ -299,7 +301,9 @@ impl Service {
     async fn stop(&self, request: StopRequest) -> Answer<Empty> {
         let signal = request.signal.map(signal).transpose()?;
         let grace = request.grace_ms.map(Duration::from_millis);
-        let done = self.executor.shutdown(&id(&request.id)?, signal, grace).await;
+        let id = id(&request.id)?;
+        self.executor.check_folder(&id, request.folder).map_err(|e| to_status(&e))?;
+        let done = self.executor.shutdown(&id, signal, grace).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 

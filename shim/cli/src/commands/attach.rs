@@ -17,7 +17,7 @@ use bowline_protocol::wire::proto::bowline::WindowSize;
 /// Runs `bowline attach`; exits with the task's code if the task ends.
 pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> {
     let mut shim = reach::live(state, id).await?;
-    let folder = state.folder(id);
+    let folder = shim.folder().clone();
     // Trust the report: the shim may be about to exit.
     let ended = |error: Error| match folder.exit() {
         Ok(Some(_)) => exited(id),
@@ -42,13 +42,13 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
             return Err(ended(error));
         }
     }
-    let mut end = reach::until_end(&folder, id, &shim);
+    let mut end = reach::until_end(id, &shim);
     let report = loop {
         tokio::select! {
             now = &mut end => match now? {
                 Presence::Exited(report) => break report,
                 Presence::Live(new) => {
-                    end = reach::until_end(&folder, id, &new);
+                    end = reach::until_end(id, &new);
                     shim = new;
                     // If the task has ended meanwhile, that is the next news.
                     if let Err(error) = shim.attach(session.attachment()).await

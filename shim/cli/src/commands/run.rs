@@ -16,7 +16,7 @@ use crate::commands::{attach, rm};
 use crate::exit_code::TIMED_OUT;
 use crate::input::args::RunArgs;
 use crate::input::args::task::TaskArgs;
-use crate::launch_request::{Described, Wanted, describe_task, request, tell_notes, tell_of_slice};
+use crate::launch_request::{Described, Wanted, describe_task, refused, request, tell_notes, tell_of_slice};
 use crate::reach;
 use crate::ui::detach::DetachKeys;
 use crate::ui::print::complain;
@@ -33,9 +33,10 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         terminal::require()?;
     }
     let sandbox = args.isolation.sandbox.clone();
-    let Described { id, task, secrets } = describe_task(state, args).await?;
+    let Described { id, task, secrets, replaces } = describe_task(state, args).await?;
     wanted.secrets = secrets;
-    let mut up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await;
+    let mut up = up.map_err(|error| refused(replaces, error))?;
     let outputs = outputs(&task, json);
     let wish = Wish { input: interactive, outputs, outlives: task.init() && !task.terminal, raw, keys };
     let mut session = match Session::begin(up.folder(), &wish) {
@@ -81,13 +82,16 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         leave_unwritten(up, &id, &report, rm)?;
     } else {
         let (folder, died) = up.done().await?;
-        match rm {
+        let removed = match rm {
             true if died || task.bundle.is_some() => {
-                rm::say_left_alone(&remove_ended(&folder, folder.lock()?, &Programs::default())?)
+                let alone = folder.lock().and_then(|lock| remove_ended(&folder, lock, &Programs::default()));
+                alone.map(|alone| rm::say_left_alone(&alone))
             }
-            true => folder.remove(folder.lock()?)?,
-            false => {}
-        }
+            true => folder.lock().and_then(|lock| folder.remove(lock)),
+            false => Ok(()),
+        };
+        // Somebody else may have removed it first.
+        removed.or_else(|error| if error.kind() == Kind::NotFound { Ok(()) } else { Err(error) })?;
     }
     passed.map_err(|error| outcome::lost(error, &id, &report))?;
     if report.stopped_by == Some(StoppedBy::Timeout) { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
@@ -148,7 +152,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
     let mut shim = up.shim.clone();
     let timeout = task.timeout.map(|timeout| timeout.as_std());
     let (over, late) = (after(timeout), after(timeout.map(|timeout| timeout + SHIM_IS_LATE)));
-    let (mut end, still_there) = (reach::until_end(up.folder(), id, &shim), after(None));
+    let (mut end, still_there) = (reach::until_end(id, &shim), after(None));
     tokio::pin!(over, late, still_there);
     let (mut is_over, mut is_late) = (false, false);
     let mut grace = None;
@@ -161,7 +165,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
                     Presence::Exited(report) => report,
                     // A new shim opens our streams again.
                     Presence::Live(new) => {
-                        end = reach::until_end(up.folder(), id, &new);
+                        end = reach::until_end(id, &new);
                         shim = new;
                         // The one that died may not have heard of it.
                         if let Some(grace) = asked {

@@ -9,7 +9,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
 
 use crate::input::args::task::TaskArgs;
-use crate::launch_request::{Described, Wanted, describe_task, named, request, tell_notes, tell_of_slice};
+use crate::launch_request::{Described, Wanted, describe_task, named, refused, request, tell_notes, tell_of_slice};
 use crate::ui::print::say;
 use crate::ui::{json, progress};
 
@@ -17,11 +17,12 @@ use crate::ui::{json, progress};
 pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
     let sandbox = args.isolation.sandbox.clone();
-    let Described { id, mut task, secrets } = describe_task(state, args).await?;
+    let Described { id, mut task, secrets, replaces } = describe_task(state, args).await?;
     wanted.secrets = secrets;
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
-    let mut up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await;
+    let mut up = up.map_err(|error| refused(replaces, error))?;
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
     let launched = progress::during(line, up.launch(request(&task, wanted)?)).await;
     if let Ok(launched) = &launched {

@@ -31,9 +31,9 @@ pub async fn run(state: &StateDir, id: TaskId, args: LogsArgs) -> Result<u8> {
 }
 
 fn print(folder: &Folder, id: &TaskId, args: &LogsArgs) -> Result<u8> {
-    if !folder.exists()? {
-        return Err(bowline_client::unknown(id.as_str()));
-    }
+    // A later task of this name has another log.
+    let is_unknown = |error: Error| if error.kind() == Kind::NotFound { bowline_client::unknown(id) } else { error };
+    let folder = &folder.pinned().map_err(is_unknown)?;
     let record = folder.record()?;
     let shim = Shim::of(folder, record.as_ref());
     let Some(record) = record else {
@@ -47,7 +47,7 @@ fn print(folder: &Folder, id: &TaskId, args: &LogsArgs) -> Result<u8> {
     check(id, &record, &files, args)?;
     let mut log = Log::open(&files, &record, args)?;
     if args.follow {
-        log.follow(folder, id, &record, shim)?;
+        log.follow(folder, id, shim)?;
     } else {
         log.print()?;
     }
@@ -60,7 +60,7 @@ fn print(folder: &Folder, id: &TaskId, args: &LogsArgs) -> Result<u8> {
 ///
 /// # Errors
 /// `WrongState` when no shim can take over the task; why a new one could not.
-fn writer(folder: &Folder, id: &TaskId, record: &Record, mut shim: Shim) -> Result<Option<Shim>> {
+fn writer(folder: &Folder, id: &TaskId, mut shim: Shim) -> Result<Option<Shim>> {
     let has_ended = || matches!(folder.exit(), Ok(Some(_)));
     loop {
         if has_ended() {
@@ -71,8 +71,8 @@ fn writer(folder: &Folder, id: &TaskId, record: &Record, mut shim: Shim) -> Resu
         if !shim.is_gone() {
             return Ok(Some(shim));
         }
-        // The task may have been removed, and another one may have its name.
-        if folder.record()?.is_none_or(|now| now.created_at != record.created_at) {
+        // The task was removed.
+        if !folder.is_still_there() {
             return Ok(None);
         }
         match Handle::current().block_on(find_or_adopt(folder, id, &Programs::default())) {
@@ -190,7 +190,7 @@ impl Log {
     }
 
     /// Prints what the log contains and what comes, until the task has ended.
-    fn follow(&mut self, folder: &Folder, id: &TaskId, record: &Record, mut shim: Shim) -> Result<()> {
+    fn follow(&mut self, folder: &Folder, id: &TaskId, mut shim: Shim) -> Result<()> {
         let watch = Watch::new()?;
         loop {
             // Any later change shows in the wait below.
@@ -199,7 +199,7 @@ impl Log {
             for folder in folders {
                 complete &= watch.add(folder);
             }
-            let writer = writer(folder, id, record, shim);
+            let writer = writer(folder, id, shim);
             if self.print()? == Reader::Gone {
                 return Ok(());
             }

@@ -12,6 +12,7 @@ use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
 use crate::input::flags::{SANDBOX_FIELDS, set_all};
+use crate::launch_request::refused;
 use crate::ui::json;
 use crate::ui::print::say;
 
@@ -41,7 +42,8 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         Overhead::Root => ShimCgroup::Root,
     };
     let record = SandboxRecord::new(&id, sandbox, driver)?;
-    let up = Up::shim(&id, &shim_cgroup, &Programs::default(), || state.create_sandbox(&id, &record)).await?;
+    let up = Up::shim(&id, &shim_cgroup, &Programs::default(), || state.create_sandbox(&id, &record)).await;
+    let up = up.map_err(|error| refused(replace, error))?;
     if let Err(error) = up.shim.create_sandbox().await {
         return Err(up.abandon_sandbox(state, &id, error));
     }

@@ -9,7 +9,7 @@ use bowline_spec::id::TaskId;
 use crate::commands::rm::say_left_alone;
 use crate::input::each_task::settle;
 use crate::ui::print::complain;
-use bowline_client::patience::lock_after;
+use bowline_client::patience::{BETWEEN_POLLS, POLLS, lock_after};
 use bowline_client::spawn::{self, Programs};
 use bowline_client::{Presence, find_or_adopt, runs};
 
@@ -41,21 +41,30 @@ pub async fn replaced(state: &StateDir, id: Option<&TaskId>) -> Result<()> {
 
 /// Removes one sandbox; with `force`, kills its members first.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
-    let folder = bowline_client::sandbox::folder(state, id)?;
-    let moved = match remove_by_shim(state, &folder, id, force).await {
+    let folder = bowline_client::sandbox::folder(state, id)?.pinned()?;
+    match remove_this(state, &folder, id, force).await {
+        // Somebody else was quicker.
+        Err(error) if error.kind() == Kind::NotFound && matches!(folder.exists(), Ok(false)) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Removes the sandbox that is in this folder, which is pinned: a later one of the same name is left alone.
+async fn remove_this(state: &StateDir, folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
+    let moved = match remove_by_shim(state, folder, id, force).await {
         Err(error) if force && error.kind() == Kind::Unavailable => {
             let of = folder.clone();
             let killed = tokio::task::spawn_blocking(move || kill_shim(&of)).await;
             killed.doing(Kind::Internal, || "cannot end the shim")??;
             complain(&format!("the shim of sandbox {id} was not answering: it was killed with the members"), None);
             // Whoever waits for a member may have had a new shim take the sandbox over.
-            remove_by_shim(state, &folder, id, force).await?
+            remove_by_shim(state, folder, id, force).await?
         }
         done => done?,
     };
     tell_moved(id, &moved);
-    let lock = lock_after(&folder).await?;
-    let (state, id) = (state.clone(), id.clone());
+    let lock = lock_after(folder).await?;
+    let (state, id, folder) = (state.clone(), id.clone(), folder.clone());
     let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder, lock, force));
     done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
 }
@@ -70,6 +79,7 @@ fn tell_moved(id: &TaskId, pids: &[i32]) {
 /// Asks the sandbox's shim to take the sandbox down, if the shim lives; without force, a sandbox whose members run gets a
 /// new one. Returns the helpers that live on.
 async fn remove_by_shim(state: &StateDir, folder: &Folder, id: &TaskId, force: bool) -> Result<Vec<i32>> {
+    let (mut until_made, mut until_removed) = (0..POLLS, 0..20 * POLLS);
     loop {
         let found = match bowline_client::find(folder, id).await {
             Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
@@ -80,10 +90,20 @@ async fn remove_by_shim(state: &StateDir, folder: &Folder, id: &TaskId, force: b
         };
         match found {
             Presence::Live(mut shim) => {
-                if let Some(moved) = shim.remove_sandbox(force).await? {
-                    return Ok(moved);
+                match shim.remove_sandbox(force).await {
+                    // Somebody else removes it already.
+                    Err(error) if force && error.kind() == Kind::WrongState && until_removed.next().is_some() => {
+                        tokio::time::sleep(BETWEEN_POLLS).await;
+                    }
+                    removed => {
+                        if let Some(moved) = removed? {
+                            return Ok(moved);
+                        }
+                    }
                 }
             }
+            // Its shim listens in a moment.
+            Presence::Starting if force && until_made.next().is_some() => tokio::time::sleep(BETWEEN_POLLS).await,
             Presence::Starting => return Err(bowline_client::sandbox::starting(id)),
             Presence::Dead | Presence::Exited(_) => return Ok(Vec::new()),
         }
@@ -105,10 +125,10 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: boo
     let Undone { moved, alone } = undo_sandbox(state, id, &spawn::systemd()?)?;
     tell_moved(id, &moved);
     for member in state.members(id)? {
-        let folder = state.folder(&member);
+        let folder = state.folder(&member).pinned();
         // Without the sandbox's shim, any process that launches or removes a member is about to exit.
-        match until_free(&folder) {
-            Ok(lock) => folder.remove(lock)?,
+        match folder.and_then(|folder| Ok((until_free(&folder)?, folder))) {
+            Ok((lock, folder)) => folder.remove(lock)?,
             // Somebody else removed it first.
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) => return Err(error.within(format_args!("member {member}"))),

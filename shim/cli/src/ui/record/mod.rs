@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_executor::events::{Entry, Reader};
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, died_with_shim};
+use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats, died_with_shim};
 use bowline_spec::id::TaskId;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -60,7 +60,6 @@ pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> 
 /// A recording that is being made.
 struct Recorder {
     id: TaskId,
-    folder: Folder,
     shim: Shim,
     journal: Reader,
     writer: Writer,
@@ -72,15 +71,14 @@ struct Recorder {
 impl Recorder {
     async fn begin(state: &StateDir, id: &TaskId, path: &Path, args: &StatsArgs) -> Result<Recorder> {
         let shim = reach::live(state, id).await?;
-        let folder = state.folder(id);
-        let record = folder.record()?;
+        let record = shim.folder().record()?;
         let interval = args.interval.map_or(INTERVAL, |interval| interval.as_std());
         let begun_at = Timestamp::now();
         let mut journal = Reader::open(state.events())?;
         let past = journal.read()?;
         let header = Header::new(id, begun_at, interval, record.as_ref());
         let writer = Writer::create(path, &header)?;
-        let mut recorder = Recorder { id: id.clone(), folder, shim, journal, writer, interval, readings: 0, events: 0 };
+        let mut recorder = Recorder { id: id.clone(), shim, journal, writer, interval, readings: 0, events: 0 };
         // Include what has just happened, usually the start of the task.
         let since = begun_at.checked_sub(SignedDuration::try_from(interval.max(INTERVAL)).unwrap_or_default());
         recorder.keep(past.into_iter().filter(|entry| since.as_ref().is_ok_and(|since| entry.time >= *since)))?;
@@ -123,8 +121,8 @@ impl Recorder {
                 None => std::future::pending().await,
             }
         };
-        let Recorder { id, folder, shim, journal, writer, .. } = self;
-        let mut end = reach::until_end(folder, id, shim);
+        let Recorder { id, shim, journal, writer, .. } = self;
+        let mut end = reach::until_end(id, shim);
         tokio::pin!(over);
         let (mut due, mut failures) = (begun, 0);
         loop {
@@ -136,7 +134,7 @@ impl Recorder {
                 now = &mut end => match now? {
                     Presence::Exited(report) => return Ok(End::Exited(report)),
                     Presence::Live(new) => {
-                        end = reach::until_end(folder, id, &new);
+                        end = reach::until_end(id, &new);
                         *shim = new;
                         (due, failures) = (Instant::now(), 0);
                         continue;

@@ -22,13 +22,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::FdFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::timeout;
 
 use crate::clock::Moment;
 use crate::facts::WantedUpgrade;
@@ -43,8 +43,12 @@ const BUSY: Duration = Duration::from_secs(10);
 /// How long callers may go unanswered while the shim comes to rest: containerd waits two seconds for a task's state.
 const UNANSWERED: Duration = Duration::from_secs(1);
 
-/// How long the new program may take to read the facts.
+/// How much of the processor the new program may take to read the facts, and how long it may do nothing meanwhile. A busy
+/// machine lets it wait for the processor or the disk for longer.
 const READING: Duration = Duration::from_secs(10);
+
+/// How long it may take on the busiest machine.
+const READING_AT_MOST: Duration = Duration::from_secs(300);
 
 /// The number of the new program's descriptor in the child that executes it.
 const PROGRAM: RawFd = 3;
@@ -212,6 +216,8 @@ pub(crate) async fn execute(supervisor: &Rc<Supervisor>, manager: &dyn Manager, 
     if wanted.dry_run {
         return Ok(());
     }
+    // Reading may take long where the machine is busy.
+    let give_up = Moment::now().after(BUSY);
     let _rest = loop {
         waits::until_quiet(calls_wait, give_up).await?;
         match waits::come_to_rest(calls_wait, give_up.min(Moment::now().after(UNANSWERED))).await {
@@ -329,13 +335,41 @@ async fn ask(
             worker::ended(pidfd).await;
         }
     };
-    if timeout(READING, ended).await.is_err() {
-        return Err(format!("it has not read the facts in {READING:?}"));
+    let too_long = too_long(started.pid);
+    tokio::select! {
+        biased;
+        () = ended => {}
+        why = too_long => return Err(why),
     }
     supervisor.children.sweep();
     match claim.end().map(|end| end.ended) {
         Some(Ended::Unknown) | None => Err("how it read the facts is not known".to_owned()),
         Some(ended) => Ok((started.said(), ended)),
+    }
+}
+
+/// Returns why nobody waits for the new program any more, once it has taken too long.
+async fn too_long(pid: i32) -> String {
+    const LOOK: Duration = Duration::from_secs(1);
+    let most_ticks = READING.as_secs() * rustix::param::clock_ticks_per_second();
+    let late = Moment::now().after(READING_AT_MOST);
+    let (mut used, mut idle) = (0, Duration::ZERO);
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let stat = proc_stat::read(pid).unwrap_or_default();
+        let Some(stat) = ProcStat::parse(&stat) else { continue };
+        let ticks = stat.number(14).unwrap_or_default() + stat.number(15).unwrap_or_default();
+        if ticks == used && !matches!(stat.state(), "R" | "D") {
+            idle += LOOK;
+        }
+        used = ticks;
+        if used >= most_ticks {
+            return format!("it has not read the facts in {READING:?} of the processor");
+        }
+        if idle >= READING || late <= Moment::now() {
+            let waited = if idle >= READING { READING } else { READING_AT_MOST };
+            return format!("it has not read the facts in {waited:?}");
+        }
     }
 }
 

@@ -91,7 +91,7 @@ fn a_shim_of_before_there_were_upgrades_says_so_and_what_to_do() {
     let ran = upgrade_containerds(&host, &state, &[]);
     let told = ran.err();
     for part in [id.as_str(), "runs on as it was", "too old to be upgraded", "kubectl rollout restart"] {
-        assert!(ran.code == Some(125) && told.contains(part), "{part}: {ran}");
+        assert!(ran.code == Some(1) && told.contains(part), "{part}: {ran}");
     }
     assert!(!told.contains("UNIMPLEMENTED"), "{ran}");
     // The others are upgraded all the same.
@@ -111,7 +111,7 @@ fn a_shim_that_is_stopped_is_given_up_and_the_others_are_upgraded() {
     let shim = rustix::process::Pid::from_raw(running.shim.pid()).expect("a pid");
     rustix::process::kill_process(shim, rustix::process::Signal::STOP).expect("it lives");
     let ran = upgrade_containerds(&host, &state, &[]);
-    assert!(ran.code == Some(125) && ran.err().contains(&id) && ran.err().contains("not answering"), "{ran}");
+    assert!(ran.code == Some(1) && ran.err().contains(&id) && ran.err().contains("not answering"), "{ran}");
     assert_eq!(ran.out(), format!("{}/{}", containerd.namespace(), other.id));
     rustix::process::kill_process(shim, rustix::process::Signal::CONT).expect("it lives");
     assert_eq!(running.shim.status(&running.id, ""), "RUNNING");

@@ -176,6 +176,7 @@ mod state_disk;
 mod stats;
 mod stdin;
 mod stop;
+mod storm_bystanders;
 mod storm_replace;
 mod storm_wait;
 mod terminal;

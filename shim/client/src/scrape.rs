@@ -37,6 +37,8 @@ pub async fn ask(folder: &Folder, most: Duration) -> Heard {
         (Ok(Owner::Nobody(_)), _) => Heard::Gone,
         (Err(error), _) if error.kind() == Kind::NotFound => Heard::Gone,
         (Ok(Owner::Shim), Refused::NoSocket) => Heard::Starting,
+        // The shim of a task that has ended is about to exit.
+        (Ok(Owner::Shim), _) if matches!(folder.exit(), Ok(Some(_))) => Heard::Gone,
         (Ok(Owner::Shim), Refused::NoShim(error) | Refused::Silent(error)) | (Err(error), _) => Heard::Silent(error),
     }
 }

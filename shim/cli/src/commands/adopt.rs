@@ -14,10 +14,28 @@ use crate::ui::print::say;
 pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {
     let ids = if all { orphans(state).await? } else { resolve_shims(state, names) };
     let act = |id: TaskId| {
-        let state = state.clone();
-        async move { adopt(&state, &id).await }
+        let (state, seen) = (state.clone(), state.folder(&id).pinned());
+        async move {
+            let adopted = adopt(&state, &id).await;
+            if all && adopted.is_err() && is_over(&seen, &id).await { Ok(()) } else { adopted }
+        }
     };
     each_of(ids, act).with_progress(waiting).await
+}
+
+/// Whether what was `seen` under this name has ended or is gone by now: a command about all has nothing to do with it.
+pub async fn is_over(seen: &Result<Folder>, id: &TaskId) -> bool {
+    let found = match seen {
+        Ok(folder) => find(folder, id).await,
+        Err(error) => Err(error.clone()),
+    };
+    match found {
+        Ok(Presence::Exited(_)) => true,
+        // Its shim is about to exit.
+        Ok(Presence::Live(shim)) => matches!(shim.folder().exit(), Ok(Some(_))),
+        Ok(Presence::Dead | Presence::Starting) => false,
+        Err(error) => error.kind() == Kind::NotFound,
+    }
 }
 
 /// The tasks and the sandboxes whose shims died and that a new one can take over or whose records are damaged, and the

@@ -2,7 +2,7 @@
 
 use bowline_client::Presence;
 use bowline_client::spawn::Programs;
-use bowline_executor::{Kind, LeftAlone, Result, StateDir};
+use bowline_executor::{Folder, Kind, LeftAlone, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::input::each_task::{each, settle};
@@ -27,18 +27,28 @@ pub async fn run(state: &StateDir, names: &[TaskRef], force: bool) -> Result<u8>
 pub async fn exited(state: &StateDir) -> Result<u8> {
     let mut code = None;
     for id in state.ids()? {
-        let outcome = match bowline_client::find(&state.folder(&id), &id).await {
-            Ok(Presence::Exited(_)) => remove_and_say(state, &id).await,
-            // The task has ended and its shim is about to exit.
-            Ok(Presence::Live(_)) if has_ended(state, &id) => remove_and_say(state, &id).await,
-            Ok(Presence::Live(_) | Presence::Dead | Presence::Starting) => Ok(()),
-            // Somebody else removed it first.
-            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        // As it is now: a later task of this name has not ended.
+        let outcome = match state.folder(&id).pinned() {
+            Ok(folder) => remove_exited(folder, &id).await,
             Err(error) => Err(error),
         };
-        settle(outcome, &mut code);
+        match outcome {
+            // Somebody else removed it first.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            outcome => settle(outcome, &mut code),
+        }
     }
     Ok(code.unwrap_or(0))
+}
+
+async fn remove_exited(folder: Folder, id: &TaskId) -> Result<()> {
+    let has_ended = match bowline_client::find(&folder, id).await? {
+        Presence::Exited(_) => true,
+        // Its shim may be about to exit.
+        Presence::Live(_) => folder.exit().is_ok_and(|report| report.is_some()),
+        Presence::Dead | Presence::Starting => false,
+    };
+    if has_ended && remove_this(folder, id, false).await? { say(id.as_str()) } else { Ok(()) }
 }
 
 /// Removes the task that another one of its name replaces, if there is one.
@@ -49,24 +59,20 @@ pub async fn replaced(state: &StateDir, id: &TaskId) -> Result<()> {
     }
 }
 
-fn has_ended(state: &StateDir, id: &TaskId) -> bool {
-    state.folder(id).exit().is_ok_and(|report| report.is_some())
-}
-
-async fn remove_and_say(state: &StateDir, id: &TaskId) -> Result<()> {
-    remove(state, id, false).await?;
-    say(id.as_str())
-}
-
 async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
-    let removal = bowline_client::remove(state.folder(id), id, force, &Programs::default()).await?;
+    remove_this(state.folder(id), id, force).await.map(drop)
+}
+
+/// Removes the task in this folder. Returns whether it was there, and nobody else was quicker.
+async fn remove_this(folder: Folder, id: &TaskId, force: bool) -> Result<bool> {
+    let removal = bowline_client::remove(folder, id, force, &Programs::default()).await?;
     // Aside, so that other tasks are handled meanwhile.
     let removed = removal.carry_out_aside().await?;
     say_left_alone(&removed.left_alone);
     if removed.past_shim {
         complain(&format!("the shim of task {id} was not answering: it was killed with the task"), None);
     }
-    Ok(())
+    Ok(!removed.was_gone)
 }
 
 /// Reports what a record names that is not known to be the task's, and what its hooks may have left.

@@ -11,6 +11,7 @@ use bowline_metrics::bundles::{Bundle, Containerd, Place};
 use bowline_spec::id::TaskId;
 
 use crate::commands::adopt;
+use crate::exit_code::PARTLY;
 use crate::input::each_task::{each_of, settle};
 use crate::input::task_names::{TaskRef, resolve_shims};
 use crate::reach::waiting;
@@ -32,10 +33,23 @@ pub async fn run(state: &StateDir, names: &[TaskRef], all: bool, dry_run: bool, 
     let wanted = Wanted { program: program(shim, Programs::shim)?.into(), installed, dry_run };
     let ids = if all { shims(state).await? } else { resolve_shims(state, names) };
     let act = |id: TaskId| {
-        let (state, wanted) = (state.clone(), wanted.clone());
-        async move { upgrade(&state, &id, &wanted).await }
+        let (state, wanted, seen) = (state.clone(), wanted.clone(), state.folder(&id).pinned());
+        async move {
+            match upgrade(&state, &id, &wanted).await {
+                // Its shim leaves, or it was removed.
+                Err(error) if all && error.kind() == Kind::NotFound => Ok(()),
+                Err(error) => {
+                    if all && adopt::is_over(&seen, &id).await {
+                        Ok(())
+                    } else {
+                        Err(error)
+                    }
+                }
+                Ok(()) => Ok(()),
+            }
+        }
     };
-    each_of(ids, act).with_progress(waiting).await
+    each_of(ids, act).failing_with(all.then_some(PARTLY)).with_progress(waiting).await
 }
 
 /// Like [`run`], for the shims of the containerd with this state folder: those of the containers or pods that are
@@ -69,7 +83,7 @@ pub async fn run_containerd(
         let message = format!("{unread} of containerd's folders could not be read: their shims are as they were");
         settle(Err(Error::new(Kind::Internal, message)), &mut code);
     }
-    Ok(code.unwrap_or(0))
+    Ok(code.map_or(0, |code| if names.is_empty() { PARTLY } else { code }))
 }
 
 async fn upgrade_containerds(place: &Place, bundles: &[Bundle], program: &Path, dry_run: bool) -> Result<()> {

@@ -20,6 +20,8 @@ pub struct Each<T> {
     watched: Vec<(TaskId, AbortHandle)>,
     /// The kind of error that is printed but does not count as a failure.
     forgiven: Option<Kind>,
+    /// The exit code of a failure; without one, that of the first error.
+    failed: Option<u8>,
 }
 
 /// Starts `act` on all of `names` at the same time.
@@ -44,7 +46,7 @@ where
         handle
     };
     let work = ids.into_iter().map(|id| id.map(&mut begin)).collect::<Vec<_>>();
-    Each { work, watched, forgiven: None }
+    Each { work, watched, forgiven: None, failed: None }
 }
 
 impl<T: Send + 'static> Each<T> {
@@ -53,10 +55,16 @@ impl<T: Send + 'static> Each<T> {
         self.forgiven = Some(kind);
     }
 
+    /// Ends with this exit code if one has failed.
+    #[must_use]
+    pub fn failing_with(self, code: Option<u8>) -> Each<T> {
+        Each { failed: code, ..self }
+    }
+
     /// Waits for all. Meanwhile shows progress: `doing` returns the line for the unfinished tasks and the elapsed time,
     /// such as "stopping web: 3 s".
     pub async fn with_progress(self, doing: impl Fn(&[&TaskId], Duration) -> String) -> Result<u8> {
-        let Each { work, watched, forgiven } = self;
+        let Each { work, watched, forgiven, failed } = self;
         let pending = |elapsed| {
             let left: Vec<&TaskId> = watched.iter().filter(|(_, work)| !work.is_finished()).map(|(id, _)| id).collect();
             doing(&left, elapsed)
@@ -75,7 +83,7 @@ impl<T: Send + 'static> Each<T> {
                 outcome => settle(outcome.map(drop), &mut code),
             }
         }
-        Ok(code.unwrap_or(0))
+        Ok(code.map_or(0, |code| failed.unwrap_or(code)))
     }
 
     /// Waits for each task in the order given, and passes its result to `then`.

@@ -22,6 +22,14 @@ pub struct Inspection {
 
 /// Collects what is known of one sandbox, from its shim or its folder.
 pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
+    match look(state, id).await {
+        // A shim that exits closes the connection. The second look finds what it left, or that the sandbox was removed.
+        Err(error) if matches!(error.kind(), Kind::Internal | Kind::WrongState) => look(state, id).await,
+        found => found,
+    }
+}
+
+async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = bowline_client::sandbox::folder(state, id)?;
     let (status, found) = match bowline_client::find(&folder, id).await {
         Ok(bowline_client::Presence::Live(shim)) => match shim.sandbox_state().await {

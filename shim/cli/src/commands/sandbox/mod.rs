@@ -8,7 +8,7 @@ mod inspection;
 mod rm;
 
 use bowline_client::spawn::Programs;
-use bowline_executor::{Kind, Result, StateDir, network};
+use bowline_executor::{Folder, Kind, Result, StateDir, network};
 use bowline_spec::id::TaskId;
 
 use self::inspection::{Inspection, examine, warn};
@@ -66,20 +66,21 @@ async fn charge(state: &StateDir, id: &TaskId, pids: &[String]) -> Result<u8> {
 }
 
 async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
-    let mut all = Vec::new();
+    let (mut all, mut code) = (Vec::new(), None);
     for id in state.sandboxes()? {
+        let seen = state.folder(&id).pinned();
         match examine(state, &id).await {
             Ok(found) => all.push(found),
             // The sandbox was removed meanwhile.
             Err(error) if error.kind() == Kind::NotFound => {}
+            Err(_) if !seen.as_ref().is_ok_and(Folder::is_still_there) => {}
             Err(error) if error.kind() == Kind::Damaged => {
                 let tasks = state.members(&id)?;
                 all.push(Inspection { id, status: "damaged", state: None, tasks });
             }
-            Err(error) => return Err(error),
+            Err(error) => settle(Err(error.within(format_args!("sandbox {id}"))), &mut code),
         }
     }
-    let mut code = None;
     state.hidden()?.into_iter().for_each(|(_, error)| settle(Err(error), &mut code));
     let code = code.unwrap_or(0);
     if json {

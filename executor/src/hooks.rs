@@ -8,8 +8,9 @@
 //! Workers run the hooks of the runtime's namespaces: the shim's, or for poststop those of whoever removes a task of the
 //! command line. The container's init runs those of the container, the last of them confined as the program will be,
 //! because they are the image's. A hook that fails ends the list. At its timeout a hook is killed with all that descends
-//! from it: by its worker, or by the end of the container, whose cgroup init's hooks are in. Must
-//! not: decide what a failure means.
+//! from it: by its worker, or by the end of the container, whose cgroup init's hooks are in. So are the hooks of a launch
+//! once the container is ended. Nobody waits for a poststop hook for longer than for the end of its container: a process
+//! without a parent finishes it. Must not: decide what a failure means.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -22,9 +23,9 @@ use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::page_release::FRUGAL;
-use crate::program::Program;
+use crate::program::{Apart, Program};
 use crate::tolerance;
-use crate::worker::Worker;
+use crate::worker;
 
 /// The timeout of a hook that sets none: a network may take long, but nothing waits for ever.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -130,22 +131,30 @@ impl Container<'_> {
     }
 
     /// Runs the hooks of `point`, each in a worker, one after the other. `failed` is given an error that names
-    /// the hook that failed, and what it wrote; the list goes on if it returns none.
+    /// the hook that failed, and what it wrote; the list goes on if it returns none. Once `given_up` returns, the hook that
+    /// runs is killed, which fails.
     ///
     /// # Errors
     /// What `failed` returns.
-    pub async fn run(&self, point: Point, pid: Option<i32>, failed: impl Fn(Error) -> Result<()>) -> Result<()> {
+    pub async fn run(
+        &self,
+        point: Point,
+        pid: Option<i32>,
+        given_up: impl Future<Output = ()>,
+        failed: impl Fn(Error) -> Result<()>,
+    ) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }
         let state = self.state(point, pid)?;
+        tokio::pin!(given_up);
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
             let env = surroundings();
             let started = program(hook, self.bundle, &env, &state);
             let outcome =
                 match started.and_then(|(program, timeout)| program.run_apart(|| sys::clone3(0, None), timeout)) {
-                    Ok(worker) => worker.answer().await,
+                    Ok(apart) => apart.answer_unless(&mut given_up).await,
                     Err(error) => Err(error),
                 };
             let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
@@ -203,14 +212,17 @@ impl Poststop {
         Ok(Some(Box::new(Poststop { hooks, state, bundle })))
     }
 
-    /// Runs all of them, in any thread of a process that reaps its own children.
+    /// Runs all of them, in any thread of a process that reaps its own children. Returns whether they have ended within
+    /// `most`; otherwise they go on until each has ended, or its timeout has come.
     ///
     /// # Errors
     /// Names the first hook that failed.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(&self, most: Duration) -> Result<bool> {
         // The task may outlive its bundle.
         let cwd = if self.bundle.is_dir() { &*self.bundle } else { Path::new("/") };
-        run_each_poststop(&self.hooks, cwd, self.state.as_bytes())
+        let run = || run_each_poststop(&self.hooks, cwd, self.state.as_bytes());
+        let worker = worker::start_orphan("the poststop hooks", sys::fork_among_threads, run)?;
+        worker.answer_within(most).map(|answer| answer.is_some())
     }
 }
 
@@ -232,7 +244,7 @@ fn run_each_poststop(hooks: &[Hook], cwd: &Path, state: &[u8]) -> Result<()> {
         let name = name(Point::Poststop, number, hook);
         let started = program(hook, cwd, &env, state)
             .and_then(|(program, timeout)| program.run_apart(sys::fork_among_threads, timeout));
-        let outcome = started.and_then(Worker::answer_blocking);
+        let outcome = started.and_then(Apart::answer_blocking);
         let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
         first = first.and(done);
     }

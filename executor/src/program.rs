@@ -214,18 +214,52 @@ impl<'a> Program<'a> {
     /// # Errors
     /// `Internal` when the worker cannot be started. Its answer: `Timeout` at the deadline; `CommandNotFound` or
     /// `NotExecutable` when the program cannot be run.
-    pub fn run_apart(self, clone: worker::Clone, timeout: Duration) -> Result<Worker<Outcome>> {
+    pub fn run_apart(self, clone: worker::Clone, timeout: Duration) -> Result<Apart> {
         let program = self.bound();
-        let keep: Vec<RawFd> = program.stdin.iter().map(|fd| fd.as_raw_fd()).collect();
-        worker::start_apart("a program", clone, &keep, || {
+        let (given_up, gives_up) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")?;
+        let keep: Vec<RawFd> = program.stdin.iter().chain([&given_up]).map(|fd| fd.as_raw_fd()).collect();
+        let worker = worker::start_apart("a program", clone, &keep, || {
             let own = Some(rustix::process::getpid());
             rustix::process::set_child_subreaper(own).doing(Kind::Internal, || "cannot become a subreaper")?;
-            let outcome = program.start()?.finish_blocking(timeout);
-            if matches!(&outcome, Err(error) if error.kind() == Kind::Timeout) {
+            let outcome = program.start()?.finish_unless(timeout, Some(&given_up));
+            if matches!(&outcome, Err(error) if matches!(error.kind(), Kind::Timeout | Kind::WrongState)) {
                 started::kill_descendants();
             }
             outcome
-        })
+        })?;
+        Ok(Apart { worker, gives_up })
+    }
+}
+
+/// A program that runs in a worker of its own.
+pub struct Apart {
+    worker: Worker<Outcome>,
+    /// What is written here has the program killed.
+    gives_up: OwnedFd,
+}
+
+impl Apart {
+    /// Waits for the end of the program. Once `given_up` returns, the program is killed with all that descends from it.
+    ///
+    /// # Errors
+    /// As [`Program::run_apart`]; `WrongState` for a program that was given up.
+    pub async fn answer_unless(self, given_up: impl Future<Output = ()>) -> Result<Outcome> {
+        let Apart { worker, gives_up } = self;
+        let answer = worker.answer();
+        tokio::pin!(answer);
+        tokio::select! {
+            biased;
+            answer = &mut answer => return answer,
+            () = given_up => {}
+        }
+        // The worker may have ended.
+        let _ = rustix::io::write(&gives_up, &[0]);
+        answer.await
+    }
+
+    /// Waits for the end of the program in a process that has no loop, and that nobody else reaps children of.
+    pub fn answer_blocking(self) -> Result<Outcome> {
+        self.worker.answer_blocking()
     }
 }
 

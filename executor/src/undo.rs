@@ -108,10 +108,17 @@ pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
     let (record, damage) = readable(folder).ok()?;
     let mut record = record?;
     let poststop = record.poststop.take()?;
-    let failed = poststop.run().err().map(|error| {
-        tracing::warn!(%error, "a hook failed");
-        format!("what the hooks of task {} had set up may be left: {error}", folder.name())
-    });
+    // Who stops the task waits as long for its end.
+    let most = record.task.as_ref().map(|task| task.stop.grace()).unwrap_or_default();
+    let id = folder.name();
+    let failed = match poststop.run(most) {
+        Ok(true) => None,
+        Ok(false) => Some(format!("the poststop hooks of task {id} go on: each is killed at its timeout")),
+        Err(error) => {
+            tracing::warn!(%error, "a hook failed");
+            Some(format!("what the hooks of task {id} had set up may be left: {error}"))
+        }
+    };
     // The folder may stay, and be removed later.
     if damage.is_none()
         && let Err(error) = folder.write_record(&record)

@@ -4,10 +4,12 @@
 use std::io::{self, Read as _, Write as _};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, setrlimit,
@@ -84,6 +86,30 @@ where
     start_with(name, clone, leave, work)
 }
 
+/// Like [`start_apart`], for work that goes on when its starter ends, and that nobody has to reap: it is in a session of its
+/// own, without the starter's streams.
+pub fn start_orphan<T, F>(name: &'static str, clone: Clone, work: F) -> Result<Worker<T>>
+where
+    T: Serialize,
+    F: FnOnce() -> Result<T>,
+{
+    let leave = |answer| {
+        let what = || format!("cannot leave the starter of the worker for {name}");
+        sys::default_signals(1..=64);
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let null = null.doing(Kind::Internal, what)?;
+        (0..3).try_for_each(|number| sys::place_fd(null.as_fd(), number)).doing(Kind::Internal, what)?;
+        drop(null);
+        sys::close_all_but(&mut [answer]);
+        rustix::process::setsid().doing(Kind::Internal, what)?;
+        match sys::clone3(0, None).doing(Kind::Internal, what)? {
+            Cloned::Child => Ok(()),
+            Cloned::Parent { .. } => sys::exit_now(0),
+        }
+    };
+    start_with(name, clone, leave, work)
+}
+
 /// Has the calling process killed when the thread that has cloned it ends; `starter` is the process of that thread.
 ///
 /// # Errors
@@ -133,6 +159,32 @@ impl<T: DeserializeOwned> Worker<T> {
         // What it has answered counts, not how it ended.
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
         understood(name, &answer)
+    }
+}
+
+impl<T: DeserializeOwned> Worker<T> {
+    /// Waits for what the work of [`start_orphan`] returned, for at most this long; `None` if it goes on.
+    pub fn answer_within(self, most: Duration) -> Result<Option<T>> {
+        let Worker { name, pidfd, answer, .. } = self;
+        // Its parent has ended at once.
+        let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+        let what = || format!("no answer from the worker for {name}");
+        let until = Instant::now() + most;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
+            match poll(&mut [PollFd::new(&answer, PollFlags::IN)], Some(&left)) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(0) => return Ok(None),
+                ready => {
+                    ready.doing(Kind::Internal, what)?;
+                    break;
+                }
+            }
+        }
+        let mut text = Vec::new();
+        std::fs::File::from(answer).read_to_end(&mut text).doing(Kind::Internal, what)?;
+        understood(name, &text).map(Some)
     }
 }
 

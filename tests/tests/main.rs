@@ -94,6 +94,7 @@ mod fields_table;
 mod gc;
 mod hardening;
 mod health;
+mod hooks_hanging;
 mod host_limits;
 mod host_view;
 mod hostile_binary;

@@ -84,6 +84,14 @@ impl Started {
 
     /// Like `finish`, but waits for the process itself, where nobody else reaps it.
     pub fn finish_blocking(self, timeout: Duration) -> Result<Outcome> {
+        self.finish_unless(timeout, None)
+    }
+
+    /// Like `finish_blocking`; also kills the program once there is something to read from `given_up`.
+    ///
+    /// # Errors
+    /// `WrongState` then.
+    pub fn finish_unless(self, timeout: Duration, given_up: Option<&OwnedFd>) -> Result<Outcome> {
         let what = || format!("cannot wait for {}", self.path);
         let deadline = Instant::now() + timeout;
         let mut output = Vec::new();
@@ -93,6 +101,7 @@ impl Started {
             let late = Instant::now() >= deadline;
             let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN)];
             fds.extend(reader.map(|fd| PollFd::new(fd, PollFlags::IN)));
+            fds.extend(given_up.map(|fd| PollFd::new(fd, PollFlags::IN)));
             match poll(&mut fds, Some(&left)) {
                 Err(rustix::io::Errno::INTR) if !late => continue,
                 // A filter may answer so for ever.
@@ -102,16 +111,17 @@ impl Started {
             let ended = !fds[0].revents().is_empty();
             // A process that the program left running may write without end: nothing of that is kept.
             let enough = ended && output.len() >= OUTPUT;
-            let readable = !enough && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+            let readable = !enough && reader.is_some() && !fds[1].revents().is_empty();
+            let is_given_up = given_up.is_some() && fds.last().is_some_and(|fd| !fd.revents().is_empty());
             if readable && !reader.is_some_and(|fd| read_some(fd, &mut output)) {
                 reader = None;
             } else if ended && !readable {
                 break;
-            } else if late {
+            } else if late || is_given_up {
                 self.kill_with_children();
                 wait_for_killed(&self.pidfd, Instant::now() + DYING);
                 let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-                return Err(self.timed_out(timeout));
+                return Err(if late { self.timed_out(timeout) } else { self.was_given_up() });
             }
         }
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED).doing(Kind::Internal, what)?;
@@ -143,6 +153,10 @@ impl Started {
         // No other session has this number before its leader is reaped. If the program has none yet, it has no children.
         let _ = Pid::from_raw(self.pid).map(|session| kill_process_group(session, Signal::KILL));
         self.kill();
+    }
+
+    fn was_given_up(&self) -> Error {
+        Error::new(Kind::WrongState, format!("{} was killed, as nobody needs it any more", self.path))
     }
 
     fn timed_out(&self, timeout: Duration) -> Error {

@@ -5,10 +5,13 @@ use std::rc::Rc;
 
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::signal::Signal;
+use tokio::sync::oneshot;
 
 use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::hooks::{Container, Point};
+use crate::lifecycle::task::Life;
+use crate::waits;
 
 impl Task {
     /// The folder of the task's configuration.
@@ -16,9 +19,28 @@ impl Task {
         self.facts.look(|facts| facts.record.bundle().unwrap_or(self.folder.path()).to_owned())
     }
 
-    async fn run_hooks(&self, point: Point, pid: Option<i32>, failed: impl Fn(Error) -> Result<()>) -> Result<()> {
+    fn has_hooks(&self, point: Point) -> bool {
+        Container { id: self.id.as_str(), bundle: self.folder.path(), spec: &self.spec }.has(point)
+    }
+
+    async fn run_hooks(
+        &self,
+        point: Point,
+        pid: Option<i32>,
+        given_up: impl Future<Output = ()>,
+        failed: impl Fn(Error) -> Result<()>,
+    ) -> Result<()> {
         let bundle = self.bundle();
-        Container { id: self.id.as_str(), bundle: &bundle, spec: &self.spec }.run(point, pid, failed).await
+        Container { id: self.id.as_str(), bundle: &bundle, spec: &self.spec }.run(point, pid, given_up, failed).await
+    }
+
+    /// Runs the hooks of a launch. If the task is ended meanwhile, they are killed with it.
+    async fn run_launch_hooks(&self, point: Point, pid: Option<i32>) -> Result<()> {
+        let ended = async {
+            self.asked_to_end.until_it(Option::is_some).await;
+            self.facts.until_it(|facts| matches!(facts.life, Life::Killing(_)) || facts.life.is_reaped()).await;
+        };
+        self.run_hooks(point, pid, ended, Err).await
     }
 }
 
@@ -30,7 +52,7 @@ impl Supervisor {
     /// Names the first hook that fails; the container must then not be created.
     pub(super) async fn run_create_hooks(&self, task: &Task, pid: i32) -> Result<()> {
         for point in [Point::Prestart, Point::CreateRuntime] {
-            task.run_hooks(point, Some(pid), Err).await?;
+            task.run_launch_hooks(point, Some(pid)).await?;
         }
         Ok(())
     }
@@ -41,7 +63,7 @@ impl Supervisor {
     /// # Errors
     /// Names the first hook that fails.
     pub(super) async fn run_poststart_hooks(&self, task: &Rc<Task>) -> Result<()> {
-        let run = task.run_hooks(Point::Poststart, task.pid(), Err).await;
+        let run = task.run_launch_hooks(Point::Poststart, task.pid()).await;
         let Err(error) = run else { return Ok(()) };
         match task.signal(&self.layout, Signal::KILL) {
             // It has ended by itself.
@@ -59,11 +81,46 @@ impl Supervisor {
             tracing::warn!(%error, id = %task.id, "a hook failed");
             Ok(())
         };
-        if let Err(error) = task.run_hooks(Point::Poststop, None, failed).await {
+        if let Err(error) = task.run_hooks(Point::Poststop, None, std::future::pending(), failed).await {
             tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
         }
         if task.facts.change(|facts| facts.record.poststop.take()).is_some() {
             self.keep_record(task);
+        }
+    }
+
+    /// Like [`Supervisor::run_poststop_hooks`], for a launch that failed. Whoever asks for the end of the task does not wait
+    /// for longer than its grace: the hooks are then finished after the task is forgotten.
+    pub(super) async fn begin_poststop_hooks(self: &Rc<Self>, task: &Rc<Task>) {
+        if !task.has_hooks(Point::Poststop) {
+            return;
+        }
+        let (ended, has_ended) = oneshot::channel();
+        let (supervisor, of) = (self.clone(), task.clone());
+        self.hold();
+        waits::work("poststop hooks", Some(task.id.clone()), async move {
+            supervisor.run_poststop_hooks(&of).await;
+            // Nobody may wait any more.
+            let _ = ended.send(());
+            supervisor.release();
+        });
+        let patience_is_over = async {
+            loop {
+                let until = task.asked_to_end.until(|until| *until).await;
+                tokio::select! {
+                    () = until.come() => return,
+                    () = task.asked_to_end.until_it(|now| now.is_some_and(|now| now < until)) => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = has_ended => {}
+            () = patience_is_over => {
+                tracing::warn!(id = %task.id, "the poststop hooks go on after the task");
+                // The folder goes, and with it the record, which may be of a later task then.
+                task.facts.change(|facts| facts.record.poststop = None);
+            }
         }
     }
 }

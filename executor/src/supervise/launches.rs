@@ -243,15 +243,15 @@ impl Supervisor {
     async fn undo(self: &Rc<Self>, task: &Rc<Task>, error: Error) -> Error {
         let stopped = (task.status() == Status::Stopping)
             .then(|| Error::new(Kind::WrongState, format!("task {} was stopped while it was being launched", task.id)));
-        // An init that the shim killed does not report why.
+        // An init, or a hook, that the shim killed does not report why.
         let error = match self.may_launch().err().or(stopped) {
-            Some(why) if error.kind() == Kind::Internal => why,
+            Some(why) if matches!(error.kind(), Kind::Internal | Kind::WrongState) => why,
             _ => error,
         };
         let error = task.undo(self, error).await;
         connection::give_up(task.folder.path(), &task.facts.look(|facts| facts.record.network())).await;
         // The poststop hooks undo what the task's other hooks have set up.
-        self.run_poststop_hooks(task).await;
+        self.begin_poststop_hooks(task).await;
         self.tasks.borrow_mut().remove(&task.id);
         drop(task.handles.borrow_mut().lock.take());
         if task.owns_folder {

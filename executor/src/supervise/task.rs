@@ -54,6 +54,8 @@ pub struct Task {
     /// Whether the executor has made the folder, and removes it with the task.
     pub owns_folder: bool,
     pub facts: WatchedValue<TaskFacts>,
+    /// Until when whoever has asked for its end waits for that, the most impatient.
+    pub asked_to_end: WatchedValue<Option<Moment>>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
 }
@@ -93,6 +95,7 @@ impl Task {
             folder,
             owns_folder,
             facts: WatchedValue::new(TaskFacts::new(record, particulars)),
+            asked_to_end: WatchedValue::default(),
             handles: RefCell::new(handles),
             turns: Turns::default(),
         }
@@ -237,6 +240,14 @@ impl Task {
 
     /// Applies a trigger to the task's life, and performs the action that follows.
     pub fn happen(self: &Rc<Self>, layout: &Rc<Layout>, trigger: Trigger) -> Result<()> {
+        let until = match trigger {
+            Trigger::Stop(plan, _) => Some(plan.kill_at),
+            Trigger::Kill => Some(Moment::now()),
+            _ => None,
+        };
+        if let Some(until) = until {
+            self.asked_to_end.change(|at| *at = Some(at.map_or(until, |at| at.min(until))));
+        }
         let action = self.facts.change(|facts| {
             let before = facts.life;
             let action = facts.life.on(trigger);

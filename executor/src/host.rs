@@ -11,6 +11,7 @@ use bowline_cgroup as cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::MemoryQos;
 use bowline_spec::capability::{Capability, Entry};
+use bowline_spec::seccomp::Abis;
 use bowline_spec::untrusted::{HOME, UIDS};
 use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, RESOLV_CONF, Seccomp, Task, TaskProfile, Update, UserIds};
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
@@ -35,7 +36,7 @@ const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
 pub fn configure(task: &Task, id: &str) -> Result<Spec> {
     let seccomp = match task.seccomp() {
         Seccomp::File(path) => Some(read_profile(task, path)?),
-        Seccomp::Default | Seccomp::Unconfined => None,
+        Seccomp::Default | Seccomp::Native | Seccomp::Unconfined => None,
     };
     // `UIDS.start` stands for the user that the task would get.
     let host = Host { seccomp, kernel: kernel(), ..facts(task, id, UIDS.start)? };
@@ -57,9 +58,11 @@ pub fn configure_unfiltered(task: &Task, id: &str, own: Option<&ClaimedUid>) -> 
 /// # Errors
 /// `BadSpec` for a file that cannot be read, or that is no profile.
 pub fn profile(task: &Task) -> Result<Option<Profile>> {
+    let default = |abis| Profile::Default { capabilities: task.capabilities.allowed(), kernel: kernel(), abis };
     Ok(match task.seccomp() {
         Seccomp::Unconfined => None,
-        Seccomp::Default => Some(Profile::Default { capabilities: task.capabilities.allowed(), kernel: kernel() }),
+        Seccomp::Default => Some(default(Abis::All)),
+        Seccomp::Native => Some(default(Abis::Native)),
         Seccomp::File(path) => Some(Profile::Given(Box::new(read_profile(task, path)?))),
     })
 }

@@ -134,8 +134,8 @@ pub struct Task {
     /// Whether set-user-ID programs and file capabilities are powerless; true by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_new_privs: Option<bool>,
-    /// The system call filter: `default` (the default), `unconfined`, or the
-    /// absolute path of a profile on the host.
+    /// The system call filter: `default` (the default); `native`, which also kills 32-bit and x32 programs, and is the
+    /// default with `profile = "untrusted"`; `unconfined`; or the absolute path of a profile on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<Seccomp>,
     /// The name of a loaded AppArmor profile, or `unconfined` for none; by default

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::capability::Entry;
-use crate::task::{Namespace, Task, TaskProfile};
+use crate::task::{Namespace, Seccomp, Task, TaskProfile};
 use crate::values::{ByteSize, Ceiling};
 
 /// The users, and groups of the same number, that tasks get: each one to
@@ -38,6 +38,7 @@ impl Task {
         let mut task = self.clone();
         task.namespaces.network.get_or_insert(Namespace::Private);
         task.no_new_privs.get_or_insert(true);
+        task.seccomp = Some(Seccomp::Native);
         if task.ephemeral.is_none() {
             task.readonly_rootfs.get_or_insert(true);
         }

@@ -35,7 +35,7 @@ fn golden(file: &str, host: Host) {
 
 fn default_profile() -> Value {
     let capabilities = capability::default_set();
-    let profile = seccomp::default_profile(&capabilities, seccomp::native_arch(), (6, 12));
+    let profile = seccomp::default_profile(&capabilities, seccomp::native_arch(), (6, 12), seccomp::Abis::All);
     let mut profile = serde_json::to_value(profile).unwrap();
     profile.sort_all_objects();
     profile

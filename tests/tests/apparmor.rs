@@ -198,3 +198,29 @@ fn the_default_denies_what_a_description_gives_away() {
         ran.assert_says("done");
     });
 }
+
+/// By socketcall(2) too, where no filter sees the family.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_default_denies_socket_families_to_32_bit_programs() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use bowline_tests::harness::machine_code::{SUCCEEDED, elf, socketcall};
+
+    with_default(|host| {
+        let program = host.work().join("written");
+        let placed = host.work().join("program");
+        // AF_INET and SOCK_STREAM, AF_ALG and SOCK_SEQPACKET, AF_VSOCK and SOCK_STREAM; EACCES is 13.
+        for (family, kind, expected) in [(2, 1, SUCCEEDED), (38, 5, 13), (40, 1, 13)] {
+            fs::write(&program, elf(&socketcall(family, kind))).expect("the work folder is writable");
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+            // By another process: the kernel executes no file that a child of this one has open for writing.
+            assert!(Command::new("cp").arg("-p").args([&program, &placed]).status().expect("cp runs").success());
+            let mount = format!(
+                "mounts = [{{source = '{}', destination = '/tmp/program', read_only = true}}]",
+                placed.display()
+            );
+            host.described(&format!("command = '/tmp/program'\n{mount}")).run().assert_code(expected);
+        }
+    });
+}

@@ -102,6 +102,7 @@ mod hostile_bus;
 mod hostile_clients;
 mod hostile_dev;
 mod hostile_disk;
+mod hostile_doors;
 mod hostile_ends;
 mod hostile_execs;
 mod hostile_frames;

@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_enforced_is_refused() {
-        let mut profile = seccomp::default_profile(&capability::default_set(), seccomp::native_arch(), (6, 1));
+        let all = seccomp::Abis::All;
+        let mut profile = seccomp::default_profile(&capability::default_set(), seccomp::native_arch(), (6, 1), all);
         // Others' byte order is another, or their numbers of calls mean something else.
         for (architecture, name) in [
             (Arch::ScmpArchMips, "SCMP_ARCH_MIPS"),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use bowline_spec::capability::{self, Capability};
-use bowline_spec::seccomp::{default_profile, native_arch};
+use bowline_spec::seccomp::{Abis, default_profile, native_arch};
 use oci_spec::runtime::{
     Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder, LinuxSeccompBuilder,
     LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
@@ -133,7 +133,7 @@ fn both(profile: &LinuxSeccomp) -> (Vec<Op>, Vec<Op>) {
 }
 
 fn default_for(capabilities: &BTreeSet<Capability>) -> LinuxSeccomp {
-    default_profile(capabilities, native_arch(), KERNEL)
+    default_profile(capabilities, native_arch(), KERNEL, Abis::All)
 }
 
 #[test]

@@ -47,7 +47,7 @@ use std::rc::Rc;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::capability::Capability;
-use bowline_spec::seccomp;
+use bowline_spec::seccomp::{self, Abis};
 use bowline_sys::SharedText;
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompFilterFlag, LinuxSyscall};
 use serde::{Deserialize, Serialize};
@@ -220,6 +220,7 @@ pub enum Profile {
         capabilities: BTreeSet<Capability>,
         /// The version of the running kernel.
         kernel: (u32, u32),
+        abis: Abis,
     },
     /// A profile from a file.
     Given(Box<LinuxSeccomp>),
@@ -229,8 +230,8 @@ impl Profile {
     /// A name that no other profile has.
     fn name(&self) -> Result<Vec<u8>> {
         match self {
-            Profile::Default { capabilities, kernel } => {
-                Ok(seccomp::default_profile_name(capabilities, seccomp::native_arch(), *kernel).into_bytes())
+            Profile::Default { capabilities, kernel, abis } => {
+                Ok(seccomp::default_profile_name(capabilities, seccomp::native_arch(), *kernel, *abis).into_bytes())
             }
             Profile::Given(profile) => {
                 // The listener is not part of the filter.
@@ -254,8 +255,8 @@ impl Profile {
     /// `BadSpec` for a profile that is none; `Unsupported` in a program without libseccomp.
     pub fn compile(&self) -> Result<Vec<u8>> {
         match self {
-            Profile::Default { capabilities, kernel } => {
-                compile::compile(&seccomp::default_profile(capabilities, seccomp::native_arch(), *kernel))
+            Profile::Default { capabilities, kernel, abis } => {
+                compile::compile(&seccomp::default_profile(capabilities, seccomp::native_arch(), *kernel, *abis))
             }
             Profile::Given(profile) => {
                 let unknown = compile::unknown(profile);
@@ -388,13 +389,15 @@ mod tests {
 
     #[test]
     fn profiles_that_differ_are_kept_apart_and_equal_ones_are_not() {
-        let default = |capabilities, kernel| Profile::Default { capabilities, kernel };
+        let default = |capabilities, kernel| Profile::Default { capabilities, kernel, abis: Abis::All };
         let usual = default(capability::default_set(), (6, 1));
         assert_eq!(key_of(&usual), key_of(&default(capability::default_set(), (6, 18))));
         assert_ne!(key_of(&usual), key_of(&default(capability::default_set(), (4, 1))));
         assert_ne!(key_of(&usual), key_of(&default(Capability::all(), (6, 1))));
+        let native = Profile::Default { capabilities: capability::default_set(), kernel: (6, 1), abis: Abis::Native };
+        assert_ne!(key_of(&usual), key_of(&native));
 
-        let whole = seccomp::default_profile(&capability::default_set(), seccomp::native_arch(), (6, 1));
+        let whole = seccomp::default_profile(&capability::default_set(), seccomp::native_arch(), (6, 1), Abis::All);
         let given = |profile: &LinuxSeccomp| Profile::Given(Box::new(profile.clone()));
         let mut other = whole.clone();
         other.set_default_errno_ret(Some(13));

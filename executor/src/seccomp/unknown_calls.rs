@@ -93,6 +93,7 @@ fn highest(profile: &LinuxSeccomp, architecture: Arch) -> Result<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
+    use bowline_spec::seccomp::{self, Abis};
     use serde_json::json;
 
     use super::super::compile::{by_libseccomp, compile};
@@ -156,6 +157,24 @@ mod tests {
             decides(&of, &[(X86_64, number, bpf::answer(&program, X86_64, number).expect("no arguments"))]);
         }
         decides(&of, &[(X86_64, 0, EPERM), (X86_64, 2, ENOSYS), (X86_64, 500, ENOSYS)]);
+    }
+
+    #[test]
+    fn the_native_profile_kills_calls_of_other_architectures() {
+        let capabilities = bowline_spec::capability::default_set();
+        let of = |abis| seccomp::default_profile(&capabilities, native_arch(), (6, 12), abis);
+        // getpid, and a number that no kernel has.
+        let foreign = match native_arch() {
+            Arch::ScmpArchX86_64 => vec![(X86, 20), (X86, 5000), (X86_64, X32 | 39), (X86_64, X32 | 5000)],
+            Arch::ScmpArchAarch64 => vec![(Arch::ScmpArchArm as u32, 20), (Arch::ScmpArchArm as u32, 5000)],
+            _ => vec![],
+        };
+        let killed: Vec<_> = foreign.iter().map(|(arch, call)| (*arch, *call, libc::SECCOMP_RET_KILL_THREAD)).collect();
+        decides(&of(Abis::Native), &killed);
+        let program = bpf::read(&compile(&of(Abis::All)).expect("it compiles")).expect("known");
+        for (architecture, number) in foreign {
+            assert_ne!(bpf::answer(&program, architecture, number), Some(libc::SECCOMP_RET_KILL_THREAD), "{number}");
+        }
     }
 
     #[test]

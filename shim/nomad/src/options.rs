@@ -60,8 +60,8 @@ pub const TASK: &[Field] = &[
         "seccomp",
         Form::Text,
         "seccomp",
-        "The system call filter: `default`; `unconfined`, which needs `allow_privileged`; or the path of a profile on the \
-         host, which needs `allow_host_paths`.",
+        "The system call filter: `default`; `native`, which also kills 32-bit programs; `unconfined`, which needs \
+         `allow_privileged`; or the path of a profile on the host, which needs `allow_host_paths`.",
     ),
     Field::new(
         "apparmor",

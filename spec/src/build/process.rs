@@ -10,7 +10,7 @@ use super::host::Host;
 use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::rlimit::{Resource, Rlimit};
-use crate::seccomp::{default_profile, native_arch};
+use crate::seccomp::{Abis, default_profile, native_arch};
 use crate::task::{IdMapping, Namespace, Seccomp, Task};
 use crate::values::Ceiling;
 
@@ -132,12 +132,11 @@ fn rlimits(limits: &BTreeMap<Resource, Rlimit>) -> Option<Vec<PosixRlimit>> {
 
 /// The filter, unless the description asks for none.
 pub(super) fn seccomp(task: &Task, host: &Host) -> Result<Option<LinuxSeccomp>, Invalid> {
+    let default = |abis| default_profile(&task.capabilities.allowed(), native_arch(), host.kernel, abis);
     match task.seccomp() {
         Seccomp::Unconfined => Ok(None),
-        Seccomp::Default => {
-            let allowed = task.capabilities.allowed();
-            Ok(Some(default_profile(&allowed, native_arch(), host.kernel)))
-        }
+        Seccomp::Default => Ok(Some(default(Abis::All))),
+        Seccomp::Native => Ok(Some(default(Abis::Native))),
         Seccomp::File(path) => match &host.seccomp {
             Some(profile) => Ok(Some(profile.clone())),
             None => Err(Invalid::new("seccomp", format!("the profile {} has not been read", path.display()))),

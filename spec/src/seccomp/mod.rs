@@ -11,6 +11,15 @@ pub use profile::parse_profile;
 
 use oci_spec::runtime::Arch;
 
+/// Whose programs a filter is for: those of every architecture that the kernel runs, or of the native one alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abis {
+    /// The native architecture, and its 32-bit ones.
+    All,
+    /// The native architecture. libseccomp kills a thread that makes a call of another one.
+    Native,
+}
+
 /// The architecture that this is compiled for.
 pub fn native_arch() -> Arch {
     if cfg!(target_arch = "x86_64") {

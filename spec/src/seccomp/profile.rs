@@ -213,7 +213,7 @@ fn go_arch(arch: Arch) -> &'static str {
 mod tests {
     use super::*;
     use crate::capability::default_set;
-    use crate::seccomp::default_profile;
+    use crate::seccomp::{Abis, default_profile};
     use proptest::prelude::*;
 
     const NOW: (u32, u32) = (6, 12);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn ocis_form_comes_back_as_it_is() {
-        let profile = default_profile(&default_set(), native_arch(), NOW);
+        let profile = default_profile(&default_set(), native_arch(), NOW, Abis::All);
         let json = serde_json::to_string(&profile).unwrap();
         assert_eq!(parse_profile(&json, &default_set(), NOW).unwrap(), profile);
     }

@@ -16,6 +16,8 @@ pub enum Seccomp {
     /// The profile that containerd and Docker users know.
     #[default]
     Default,
+    /// The default profile for programs of the processor's own architecture alone: 32-bit and x32 programs are killed.
+    Native,
     /// No filter: the task may make every system call.
     Unconfined,
     /// A profile in a file of the host, in OCI's or Docker's form.
@@ -28,10 +30,11 @@ impl FromStr for Seccomp {
     fn from_str(text: &str) -> Result<Seccomp, Invalid> {
         match text {
             "default" => Ok(Seccomp::Default),
+            "native" => Ok(Seccomp::Native),
             "unconfined" => Ok(Seccomp::Unconfined),
             path if path.starts_with('/') => Ok(Seccomp::File(path.into())),
             _ => Err(Invalid::value(format!(
-                "{text:?} is neither \"default\", \"unconfined\" nor the absolute path of a profile"
+                "{text:?} is neither \"default\", \"native\", \"unconfined\" nor the absolute path of a profile"
             ))),
         }
     }
@@ -41,6 +44,7 @@ impl fmt::Display for Seccomp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Seccomp::Default => f.write_str("default"),
+            Seccomp::Native => f.write_str("native"),
             Seccomp::Unconfined => f.write_str("unconfined"),
             Seccomp::File(path) => path.display().fmt(f),
         }
@@ -51,8 +55,9 @@ text_value!(
     Seccomp,
     "Seccomp",
     string,
-    "\"default\", \"unconfined\", or the absolute path of a profile",
+    "\"default\", \"native\", \"unconfined\", or the absolute path of a profile",
     "default",
+    "native",
     "unconfined",
     "/etc/seccomp/web.json"
 );

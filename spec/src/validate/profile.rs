@@ -34,7 +34,8 @@ fn untrusted(task: &Task) -> Result<(), Invalid> {
     let ambient = task.capabilities.ambient.as_ref().is_none_or(Vec::is_empty);
     contradicts("capabilities.ambient", ambient, "which has no capabilities")?;
     contradicts("no_new_privs", task.no_new_privs != Some(false), "which gets no new privileges")?;
-    contradicts("seccomp", *task.seccomp() == Seccomp::Default, "which has the default filter")?;
+    let filtered = matches!(task.seccomp(), Seccomp::Default | Seccomp::Native);
+    contradicts("seccomp", filtered, "which has the default filter for native programs")?;
     let confined = task.apparmor.as_deref() != Some("unconfined");
     contradicts("apparmor", confined, "which is confined wherever it can be")?;
     contradicts("readonly_rootfs", task.readonly_rootfs != Some(false), "whose root is read-only")?;

@@ -29,6 +29,71 @@ pub fn elf(code: &[u8]) -> Vec<u8> {
 /// An instruction that there is not.
 pub const CRASH: &[u8] = if cfg!(target_arch = "x86_64") { &[0x0f, 0x0b] } else { &[0; 4] };
 
+/// The kernel's entries for system calls, each with numbers of its own.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// `syscall`.
+    Native,
+    /// `syscall` with the bit of x32 in the number.
+    X32,
+    /// `int 0x80`: the calls of 32-bit programs.
+    I386,
+}
+
+#[cfg(target_arch = "x86_64")]
+mod doors {
+    use super::Door;
+
+    /// The exit code of a program whose call has succeeded.
+    pub const SUCCEEDED: i32 = 200;
+
+    /// Where [`super::elf`] has its code in memory.
+    const START: u32 = 0x40_0078;
+
+    /// Exits with the call's errno, or with [`SUCCEEDED`].
+    const EXIT: [u8; 24] = [
+        0x85, 0xc0, 0x78, 0x07, 0xbf, 200, 0, 0, 0, 0xeb, 0x04, 0xf7, 0xd8, 0x89, 0xc7, 0xb8, 0xe7, 0, 0, 0, 0x0f,
+        0x05, 0x0f, 0x0b,
+    ];
+
+    /// Makes the call `number` by `door` with three arguments, and the rest 0; exits with its errno or [`SUCCEEDED`].
+    #[must_use]
+    pub fn call_by(door: Door, number: u32, arguments: [u64; 3]) -> Vec<u8> {
+        let number = if door == Door::X32 { number | 1 << 30 } else { number };
+        let mut code = [&[0xb8], &number.to_le_bytes()[..]].concat();
+        if door == Door::I386 {
+            // mov ebx, ecx, edx; xor esi, edi, ebp
+            for (register, argument) in [0xbb, 0xb9, 0xba].into_iter().zip(arguments) {
+                code.push(register);
+                code.extend(u32::try_from(argument).expect("32 bits").to_le_bytes());
+            }
+            code.extend([0x31, 0xf6, 0x31, 0xff, 0x31, 0xed, 0xcd, 0x80]);
+        } else {
+            // mov rdi, rsi, rdx; xor r10, r8, r9
+            for (register, argument) in [0xbf, 0xbe, 0xba].into_iter().zip(arguments) {
+                code.extend([0x48, register]);
+                code.extend(argument.to_le_bytes());
+            }
+            code.extend([0x4d, 0x31, 0xd2, 0x4d, 0x31, 0xc0, 0x4d, 0x31, 0xc9, 0x0f, 0x05]);
+        }
+        code.extend(EXIT);
+        code
+    }
+
+    /// Makes a socket by socketcall(2), which finds its arguments in memory; exits as [`call_by`] does.
+    #[must_use]
+    pub fn socketcall(family: u32, kind: u32) -> Vec<u8> {
+        let with = |address: u32| call_by(Door::I386, 102, [1, address.into(), 0]);
+        let behind = START + u32::try_from(with(0).len()).expect("short");
+        let arguments = [family, kind, 0].map(u32::to_le_bytes).concat();
+        [with(behind), arguments].concat()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use doors::{SUCCEEDED, call_by, socketcall};
+
 #[cfg(target_arch = "x86_64")]
 mod processor {
     /// `exit_group(code)`.

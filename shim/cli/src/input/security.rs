@@ -29,7 +29,7 @@ impl FromStr for SecurityOpt {
             }
             ("no-new-privileges", Some("false")) => Ok(SecurityOpt::NoNewPrivileges(false)),
             _ => Err(format!(
-                "{text:?} is none of seccomp=unconfined, seccomp=PROFILE.json, apparmor=PROFILE and no-new-privileges[=false]"
+                "{text:?} is none of seccomp=native, seccomp=unconfined, seccomp=PROFILE.json, apparmor=PROFILE and no-new-privileges[=false]"
             )),
         }
     }
@@ -39,6 +39,7 @@ impl FromStr for SecurityOpt {
 fn seccomp(profile: &str) -> Result<Seccomp, String> {
     match profile {
         "default" => Ok(Seccomp::Default),
+        "native" => Ok(Seccomp::Native),
         "unconfined" => Ok(Seccomp::Unconfined),
         path => std::path::absolute(path).map(Seccomp::File).map_err(|error| format!("{path}: {error}")),
     }
@@ -72,6 +73,7 @@ mod tests {
     #[test]
     fn options_of_docker_s_are_read() {
         let read = |text: &str| text.parse::<SecurityOpt>();
+        assert_eq!(read("seccomp=native"), Ok(SecurityOpt::Seccomp(Seccomp::Native)));
         assert_eq!(read("seccomp=unconfined"), Ok(SecurityOpt::Seccomp(Seccomp::Unconfined)));
         assert_eq!(read("seccomp:/a.json"), Ok(SecurityOpt::Seccomp(Seccomp::File("/a.json".into()))));
         assert_eq!(read("apparmor=web"), Ok(SecurityOpt::Apparmor("web".into())));

@@ -5,6 +5,7 @@
 use bowline_executor::events::{Entry, Event};
 use bowline_executor::watch;
 use bowline_executor::{ExitReport, Health, HealthStatus, StoppedBy};
+use bowline_spec::Seccomp;
 
 use super::finding::{Facts, Finding, Severity};
 use crate::ui::findings::sentence;
@@ -88,9 +89,9 @@ fn end(facts: &Facts, report: &ExitReport) -> Finding {
     } else if let Some(by) = report.stopped_by {
         stopped(report, by)
     } else if let Some(signal) = &report.signal {
-        signalled(report, signal)
+        signalled(facts, report, signal)
     } else {
-        exited(report)
+        exited(facts, report)
     };
     finding.with("exit_code", report.exit_code).with("signal", report.signal.clone())
 }
@@ -146,14 +147,23 @@ fn stopped(report: &ExitReport, by: StoppedBy) -> Finding {
         .with("found", found.and_then(|found| serde_json::to_value(found).ok()))
 }
 
-fn signalled(report: &ExitReport, signal: &str) -> Finding {
+/// What the filter of the task's description ends a program for by SIGSYS, if it is one of bowline's own that does.
+fn killed_by_filter(facts: &Facts, signal: &str) -> Option<&'static str> {
+    let native = facts.task.as_ref().is_some_and(|task| *task.settled().seccomp() == Seccomp::Native);
+    (native && signal == "SIGSYS").then_some(
+        "it made a system call of another architecture, as 32-bit and x32 programs do; its filter `native` (--untrusted \
+         has that) kills them",
+    )
+}
+
+fn signalled(facts: &Facts, report: &ExitReport, signal: &str) -> Finding {
     if report.signal_sent_by_shim {
         return Finding::cause(
             "killed_by_request",
             format!("{signal} ended it, which it was sent by a request, as from `kill`"),
         );
     }
-    let why = match meaning(signal) {
+    let why = match killed_by_filter(facts, signal).or_else(|| meaning(signal)) {
         Some(why) => format!(": {why}"),
         None if signal == "SIGKILL" && report.oom_kills == Some(0) => {
             ": not sent by its shim, and not by the OOM killer (0 OOM kills)".to_owned()
@@ -163,7 +173,7 @@ fn signalled(report: &ExitReport, signal: &str) -> Finding {
     Finding::cause("signal", format!("{signal} ended its command{why}")).with("oom_kills", report.oom_kills)
 }
 
-fn exited(report: &ExitReport) -> Finding {
+fn exited(facts: &Facts, report: &ExitReport) -> Finding {
     let Some(code) = report.exit_code else {
         return Finding::note("ended", "it has ended; with which exit code is not known");
     };
@@ -174,7 +184,10 @@ fn exited(report: &ExitReport) -> Finding {
     let convention = match code {
         126 => Some("by a shell's convention a command was found and could not be executed".to_owned()),
         127 => Some("by a shell's convention a command was not found".to_owned()),
-        code => signal_of(code).map(|signal| format!("by a shell's convention {signal} ended what it ran")),
+        code => signal_of(code).map(|signal| {
+            let why = killed_by_filter(facts, &signal).map_or_else(String::new, |why| format!(" ({why})"));
+            format!("by a shell's convention {signal} ended what it ran{why}")
+        }),
     };
     let line = last_line(report.output_tail.as_deref().unwrap_or_default());
     let said = line.map_or_else(String::new, |line| format!("; its last word: {line}"));

@@ -106,6 +106,23 @@ fn an_exit_code_has_a_shells_meaning_and_the_last_word() {
 }
 
 #[test]
+fn a_32_bit_program_is_named_where_the_filter_kills_it() {
+    let of = |description: &str, end: Value| {
+        let task = bowline_spec::parse(description, bowline_spec::Format::Toml).expect("a description");
+        ended::findings(&Facts { task: Some(task), ..facts() }, &report(end))
+    };
+    let killed = json!({"exit_code": 159, "signal": "SIGSYS"});
+    let named = &["SIGSYS", "32-bit", "`native`"];
+    for description in ["command = 'x'\nprofile = 'untrusted'", "command = 'x'\nseccomp = 'native'"] {
+        has(&of(description, killed.clone()), "signal", Severity::Cause, named);
+        has(&of(description, json!({"exit_code": 159})), "exit_code", Severity::Cause, named);
+    }
+    let default = of("command = 'x'", killed);
+    has(&default, "signal", Severity::Cause, &["SIGSYS", "seccomp filter"]);
+    assert!(!default[0].sentence.contains("32-bit"), "{default:?}");
+}
+
+#[test]
 fn what_held_it_back_is_told_with_its_share() {
     let cpu = json!({"cpu_periods": 300, "throttled_periods": 123, "throttled_usec": 12_300_000});
     has(&of_end(cpu.clone()), "cpu_throttled", Severity::Warning, &["41 % of periods (123 of 300)", "12.3 s in all"]);

@@ -184,7 +184,7 @@ pub struct IsolationFlags {
     /// A capability to take from the default ones: CHOWN, ALL; may be repeated
     #[arg(long, value_name = "CAP", help_heading = ISOLATION)]
     pub cap_drop: Vec<Entry>,
-    /// seccomp=unconfined, seccomp=PROFILE.json, apparmor=PROFILE or no-new-privileges[=false]; may be repeated
+    /// seccomp=native, seccomp=unconfined, seccomp=PROFILE.json, apparmor=PROFILE or no-new-privileges[=false]; may be repeated
     #[arg(long, value_name = "OPTION", help_heading = ISOLATION)]
     pub security_opt: Vec<SecurityOpt>,
 }

@@ -14,6 +14,7 @@ use bowline_spec::capability::{Capability, Entry};
 use bowline_spec::seccomp::Abis;
 use bowline_spec::untrusted::{HOME, UIDS};
 use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, RESOLV_CONF, Seccomp, Task, TaskProfile, Update, UserIds};
+use bowline_sys as sys;
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
 
@@ -50,7 +51,26 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
 /// As [`configure`].
 pub fn configure_unfiltered(task: &Task, id: &str, own: Option<&ClaimedUid>) -> Result<Spec> {
     let own = own.map_or(UIDS.start, |claimed| claimed.uid);
-    Ok(bowline_spec::build_unfiltered(task, &facts(task, id, own)?)?)
+    let mut spec = bowline_spec::build_unfiltered(task, &facts(task, id, own)?)?;
+    if *task.namespaces.user() == Namespace::Private {
+        share_with_owner(&mut spec);
+    }
+    Ok(spec)
+}
+
+/// What the kernel counts for each user, and for the owner of the user's namespace too: the host's root.
+const COUNTED_FOR_OWNER: [&str; 2] = ["max_inotify_instances", "max_inotify_watches"];
+
+/// Gives users in a new user namespace half of what its owner may have, unless the description sets another limit.
+fn share_with_owner(spec: &mut Spec) {
+    let sysctls = spec.linux_mut().get_or_insert_default().sysctl_mut().get_or_insert_default();
+    for name in COUNTED_FOR_OWNER {
+        let owners = sys::read_kernel_text(&format!("/proc/sys/user/{name}"));
+        let Some(most) = owners.ok().and_then(|text| text.trim().parse::<u64>().ok()) else { continue };
+        if !sysctls.keys().any(|key| key.replace('/', ".") == format!("user.{name}")) {
+            sysctls.insert(format!("user.{name}"), (most / 2).to_string());
+        }
+    }
 }
 
 /// The profile that a task's seccomp filter is compiled from.

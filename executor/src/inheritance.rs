@@ -218,13 +218,15 @@ fn higher(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a?.max(b?))
 }
 
-/// The limits that Linux gives its first process; for open files and locked memory, those that systemd gives a service.
+/// The limits that Linux gives its first process, half as many pending signals; for open files and locked memory, those that systemd gives a service.
 fn fixed(threads_max: Option<u64>) -> [(Resource, Rlimit); 16] {
     const MIB: u64 = 1 << 20;
     let limit = |soft: Option<u64>, hard: Option<u64>| Rlimit { current: soft, maximum: hard };
     let both = |most: Option<u64>| limit(most, most);
     // The kernel computes the limit like this at boot, from the size of memory (`fork_init`).
     let half = threads_max.map(|threads| threads / 2);
+    // Pending signals count by user: root's tasks leave half of the kernel's limit to the host's own processes.
+    let quarter = threads_max.map(|threads| threads / 4);
     [
         (Resource::As, both(None)),
         (Resource::Core, limit(Some(0), None)),
@@ -240,7 +242,7 @@ fn fixed(threads_max: Option<u64>) -> [(Resource, Rlimit); 16] {
         (Resource::Rss, both(None)),
         (Resource::Rtprio, both(Some(0))),
         (Resource::Rttime, both(None)),
-        (Resource::Sigpending, both(half)),
+        (Resource::Sigpending, both(quarter)),
         (Resource::Stack, limit(Some(8 * MIB), None)),
     ]
 }

@@ -57,6 +57,9 @@ pub const MASKED_PATHS: &[&str] = &[
 /// Files of `/proc` that change the host: read-only.
 pub const READONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// The most terminals at a time in a task's own `/dev/pts`. All tasks share those of the host (`kernel.pty.max`, 4096).
+pub(crate) const PTYS: u32 = 512;
+
 /// The OCI configuration that `task` stands for on `host`.
 ///
 /// # Errors

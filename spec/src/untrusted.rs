@@ -26,6 +26,9 @@ pub const HOME: &str = "/home";
 /// The most processes and threads, unless the description says otherwise.
 pub const PIDS: u64 = 64;
 
+/// The most terminals that it can open at a time.
+pub const PTYS: u32 = 16;
+
 /// The most memory, unless the description says otherwise.
 pub const MEMORY: u64 = 256 << 20;
 

@@ -100,6 +100,7 @@ mod host_view;
 mod hostile_binary;
 mod hostile_bus;
 mod hostile_clients;
+mod hostile_counts;
 mod hostile_dev;
 mod hostile_disk;
 mod hostile_doors;

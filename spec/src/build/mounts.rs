@@ -9,9 +9,11 @@ use std::path::{Component, Path, PathBuf};
 
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount as OciMount, Root};
 
+use super::PTYS;
 use super::host::{Host, UserIds};
 use super::process::maps;
 use crate::task::{Mount, MountKind, Namespace, Propagation, Task, TaskProfile};
+use crate::untrusted;
 
 /// An owner that no file has: where it is the only one that is mapped, every
 /// file belongs to nobody.
@@ -90,6 +92,8 @@ fn standard(task: &Task) -> Vec<OciMount> {
     if tty_mapped {
         pts.push("gid=5");
     }
+    let most = format!("max={}", if task.profile == Some(TaskProfile::Untrusted) { untrusted::PTYS } else { PTYS });
+    pts.push(&most);
     let host_ipc = *of.ipc() == Namespace::Host;
     // The host's /dev/shm goes with its IPC namespace, as with Docker.
     let shm_options = ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"];

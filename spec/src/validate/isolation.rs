@@ -80,6 +80,7 @@ fn sysctl(task: &Task, field: &str, name: &str) -> Result<(), Invalid> {
         ("kernel", setting) if IPC_SETTINGS.contains(&setting) => owns(of.ipc(), "ipc"),
         ("fs", setting) if setting.starts_with("mqueue.") || setting.starts_with("mqueue/") => owns(of.ipc(), "ipc"),
         ("kernel", "domainname") => owns(of.uts(), "uts"),
+        ("user", _) => owns(of.user(), "user"),
         ("kernel", "hostname") => Err(Invalid::new(field, "is set by the field hostname")),
         _ => Err(Invalid::new(field, "belongs to no namespace: setting it would change the host")),
     }
@@ -174,6 +175,7 @@ mod tests {
         refused_sysctl("kernel.sem", "namespaces.ipc = 'host'", "namespaces.ipc");
         refused_sysctl("fs.mqueue.msg_max", "namespaces.ipc = 'host'", "namespaces.ipc");
         refused_sysctl("kernel.domainname", "namespaces.uts = 'host'", "namespaces.uts");
+        refused_sysctl("user.max_inotify_instances", "", "namespaces.user");
         refused_sysctl("kernel.hostname", "", "field hostname");
         for name in ["vm.swappiness", "kernel.panic", "fs.file-max", "kernel", "fs.mqueue"] {
             refused_sysctl(name, "", "no namespace");

@@ -25,10 +25,15 @@ impl Cpus {
     pub fn new(cpus: f64) -> Result<Cpus, Invalid> {
         // NaN becomes 0, what is too large the maximum.
         let millionths = (cpus * MILLION as f64).round() as u64;
-        if (1..=MOST * MILLION).contains(&millionths) {
-            Ok(Cpus { millionths })
-        } else {
-            Err(Invalid::value(format!("{cpus} is not a number of CPUs; write a number above 0, such as 0.5 or 2")))
+        match millionths {
+            0 if cpus > 0.0 => Err(Invalid::value(format!("{cpus} is less than a millionth of a CPU"))),
+            0 => {
+                Err(Invalid::value(format!("{cpus} is not a number of CPUs; write a number above 0, such as 0.5 or 2")))
+            }
+            _ if millionths > MOST * MILLION => Err(Invalid::value(format!(
+                "{cpus} is more than {MOST} CPUs, the highest limit there is; leave it out for none"
+            ))),
+            _ => Ok(Cpus { millionths }),
         }
     }
 
@@ -87,6 +92,19 @@ mod tests {
         for text in ["0", "-1", "0.0", "NaN", "inf", "-inf", "", "two", "1e9", "1e-9"] {
             assert!(text.parse::<Cpus>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_number_outside_the_range_is_still_a_number() {
+        for (text, why) in [
+            ("100000", "100000 is more than 65536 CPUs"),
+            ("65536.5", "more than 65536"),
+            ("1e-9", "less than a millionth"),
+        ] {
+            let error = text.parse::<Cpus>().unwrap_err().to_string();
+            assert!(error.contains(why) && !error.contains("not a number"), "{error}");
+        }
+        assert_eq!("65536".parse::<Cpus>().unwrap().quota_us(100_000), 6_553_600_000);
     }
 
     #[test]

@@ -135,7 +135,9 @@ pub use bowline_cgroup::{
 pub use bowline_error::{Doing, Error, Kind, Result};
 #[cfg(feature = "absent")]
 pub use bowline_sys::all_absent;
-pub use bowline_sys::{close_all_but, hand_down, inherited_fd, proc_stat, register_fd_for};
+pub use bowline_sys::{
+    Arrived as ArrivedSignal, close_all_but, hand_down, inherited_fd, proc_stat, register_fd_for, report_signal,
+};
 pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};

@@ -1,7 +1,8 @@
 //! Several tasks in one command.
 
 use bowline_tests::Host;
-use bowline_tests::harness::eventually;
+use bowline_tests::harness::{eventually, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
 
 const IDLE: &str = "exec sleep 1000";
 const DEAF: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
@@ -89,6 +90,27 @@ fn a_task_that_is_named_twice_is_removed_once() {
     let task = host.task(IDLE).start();
     host.bowline(["rm", "-f", task.id(), task.id(), host.prefix()]).assert_says("");
     host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_task_that_ended_without_a_shim_is_removed_with_the_others() {
+    let host = Host::new();
+    let (dead, lives) = (host.task(IDLE).flag("--init=false").start(), host.task(IDLE).start());
+    let init = dead.pid();
+    dead.kill_shim(dead.shim_pid());
+    lives.kill_shim(lives.shim_pid());
+    kill_process(Pid::from_raw(init).expect("a pid"), Signal::KILL).expect("it lives");
+    eventually("its end", || (!process_exists(init)).then_some(()));
+    // Whoever launches a task is killed just after its folder was made.
+    let begun = host.new_id();
+    std::fs::create_dir(host.state().join(&begun)).expect("the state folder is writable");
+    assert_eq!((dead.status(), lives.status()), ("dead".into(), "dead".into()));
+    let mut removed = [dead.id(), &begun];
+    removed.sort_unstable();
+    host.bowline(["rm", "--exited"]).assert_says(&removed.join("\n"));
+    lives.exec("echo alive").assert_says("alive");
+    lives.end();
+    host.assert_nothing_left();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! shim asked to leave.
 
 use bowline_tests::Host;
+use bowline_tests::harness::storm;
 use rustix::process::{Pid, Signal, kill_process};
 
 const GRACEFUL: &str = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
@@ -18,6 +19,74 @@ fn interrupting_run_stops_the_task_gracefully() {
         assert!(ran.out().ends_with("bye"), "{ran}");
         host.assert_nothing_left();
     }
+}
+
+/// Ends with 3 when it is asked to, after a moment.
+const SLOW: &str = "trap 'sleep 0.2; echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+
+/// Does not end when it is asked to.
+const DEAF: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+
+#[test]
+fn the_command_timeout_leaves_the_task_its_grace() {
+    let host = Host::new();
+    for options in [["-s", "TERM"], ["-s", "INT"], ["--foreground", "--preserve-status"]] {
+        let build = host.task(SLOW).flag("--rm");
+        let run = host.spawn_command(build.under(["timeout", options[0], options[1], "1.5"], "run"));
+        run.wait_for_out("ready");
+        let ran = run.finish();
+        ran.assert_code(if options[0] == "-s" { 124 } else { 3 });
+        assert!(ran.out().ends_with("bye"), "{ran}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn only_an_interrupt_that_was_meant_twice_kills() {
+    let host = Host::new();
+    let (term, int, hup, quit) = (Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT);
+    storm(2, |_| {
+        for signals in [[term, term], [term, hup], [hup, hup], [quit, quit], [int, int], [int, term]] {
+            let (_, run) = host.task(SLOW).flag("--rm").spawn();
+            run.wait_for_out("ready");
+            signals.into_iter().for_each(|signal| run.signal(signal));
+            let ran = run.finish();
+            assert!(ran.assert_code(3).out().ends_with("bye"), "{signals:?}: {ran}");
+        }
+    });
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_signal_other_than_an_interrupt_never_kills() {
+    let host = Host::new();
+    let (task, run) = host.task(DEAF).toml("stop.grace = '100s'").spawn();
+    run.wait_for_out("ready");
+    run.signal(Signal::TERM);
+    run.wait_for_err("Ctrl-C kills it now");
+    for signal in [Signal::TERM, Signal::HUP, Signal::QUIT] {
+        run.signal(signal);
+    }
+    let task = host.adopt(task.id());
+    task.exec("sleep 0.1; echo alive").assert_says("alive");
+    assert_eq!(task.status(), "stopping");
+    run.signal(Signal::INT);
+    run.finish().assert_code(137);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn control_c_that_is_typed_twice_kills_at_once() {
+    let host = Host::new();
+    let (_, terminal) = host.task(DEAF).toml("stop.grace = '100s'").flag("--rm").run_in_terminal();
+    terminal.wait_for("ready");
+    terminal.type_keys("\x03");
+    terminal.wait_for("^C");
+    terminal.type_keys("\x03");
+    let ran = terminal.finish();
+    ran.assert_code(137);
+    assert!(!ran.out().contains("has not ended"), "it took a second: {ran}");
+    host.assert_nothing_left_without_rm();
 }
 
 #[test]

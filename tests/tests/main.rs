@@ -180,6 +180,7 @@ mod stats;
 mod stdin;
 mod stop;
 mod storm_bystanders;
+mod storm_interrupt;
 mod storm_replace;
 mod storm_wait;
 mod terminal;

@@ -28,7 +28,8 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
 /// caller keeps until that is started.
 ///
 /// Where this process has one thread, close-on-exec is cleared here, and the child need not copy our memory. Another
-/// thread might start a program meanwhile, which would inherit them too; close-on-exec is cleared in the child then.
+/// thread might start a program meanwhile, which would inherit them too; close-on-exec is cleared in the child then, which
+/// also begins a session of its own first: no signal to our process group reaches it.
 pub fn hand_down(command: &mut impl CommandExt, fds: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {
     let share = |fds: &[OwnedFd]| -> io::Result<()> {
         fds.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())).map_err(Into::into)
@@ -38,7 +39,12 @@ pub fn hand_down(command: &mut impl CommandExt, fds: Vec<OwnedFd>) -> io::Result
     }
     // SAFETY: between fork and execve the closure makes system calls alone, and touches no memory but the list of fds. It
     // neither allocates nor takes a lock: another thread may have held one at the fork.
-    unsafe { command.pre_exec(move || share(&fds)) };
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::setsid()?;
+            share(&fds)
+        })
+    };
     Ok(Vec::new())
 }
 

@@ -54,7 +54,8 @@ pub use processes::{
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
 pub use signals::{
-    ALL_SIGNALS, block_signals, changed_signals, default_signals, wait_for_signal, with_signals_blocked,
+    ALL_SIGNALS, Arrived, block_signals, changed_signals, default_signals, report_signal, wait_for_signal,
+    with_signals_blocked,
 };
 
 /// The text of a file of the kernel's, whose size is not known before it is read.

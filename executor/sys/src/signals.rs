@@ -1,8 +1,12 @@
 //! The signals of a process: those that it blocks or waits for, and their defaults.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
 use std::{io, ptr};
 
 use libc::{c_int, c_long, pid_t};
+use rustix::net::{SendFlags, send};
 
 use super::{check, read_kernel_text};
 
@@ -82,6 +86,54 @@ pub fn wait_for_signal(signals: &[c_int]) -> io::Result<(c_int, pid_t)> {
     check(c_long::from(number))?;
     // SAFETY: the kernel has filled it in, with a pid for signals that are sent.
     Ok((number, unsafe { info.si_pid() }))
+}
+
+/// A signal that [`report_signal`] has reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    pub number: c_int,
+    /// Whether the kernel sent it: a key was typed at our terminal, or the terminal has gone. No process can pretend this.
+    pub by_kernel: bool,
+    /// When it arrived, by CLOCK_MONOTONIC.
+    pub at: Duration,
+}
+
+impl Arrived {
+    /// The bytes of a report.
+    pub const LENGTH: usize = 16;
+
+    fn to_bytes(self) -> [u8; Arrived::LENGTH] {
+        let ns = u64::try_from(self.at.as_nanos()).unwrap_or(u64::MAX).to_ne_bytes();
+        let [a, b, c, d, e, f, g, h] = ns;
+        [a, b, c, d, e, f, g, h, self.number as u8, u8::from(self.by_kernel), 0, 0, 0, 0, 0, 0]
+    }
+
+    /// Reads a report.
+    pub fn of(bytes: [u8; Arrived::LENGTH]) -> Arrived {
+        let [a, b, c, d, e, f, g, h, number, by_kernel, ..] = bytes;
+        let at = Duration::from_nanos(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+        Arrived { number: c_int::from(number), by_kernel: by_kernel != 0, at }
+    }
+}
+
+/// Has `signal` send an [`Arrived`] to the socket `to` from now on, instead of what it does to this process. A report for
+/// which the socket has no room is lost.
+pub fn report_signal(signal: c_int, to: Arc<OwnedFd>) -> io::Result<()> {
+    let report = move |info: &libc::siginfo_t| {
+        let arrived = Arrived { number: signal, by_kernel: info.si_code == libc::SI_KERNEL, at: monotonic() };
+        let _ = send(&*to, &arrived.to_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    };
+    // SAFETY: the closure runs in a signal handler: it makes two system calls with memory of its own stack, and neither
+    // allocates, takes a lock, nor panics. The registry restores errno.
+    unsafe { signal_hook_registry::register_sigaction(signal, report) }.map(drop)
+}
+
+/// The time by CLOCK_MONOTONIC. May be called in a signal handler.
+fn monotonic() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid place for a time; clock_gettime may be called in a handler (signal-safety(7)).
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
 fn signal_set(signals: &[c_int]) -> libc::sigset_t {

@@ -1,6 +1,6 @@
 //! The exit codes of bowline itself: which error ends it with which.
 
-use bowline_executor::Kind;
+use bowline_executor::{ArrivedSignal, Kind};
 
 /// Exit code when bowline itself fails.
 pub const FAILED: u8 = 125;
@@ -12,6 +12,11 @@ pub const PARTLY: u8 = 1;
 pub const NOWHERE: u8 = 1;
 /// Exit code of an invalid command line.
 pub const USAGE: u8 = 2;
+
+/// Exit code after a signal that ended what was asked for.
+pub fn by_signal(signal: ArrivedSignal) -> u8 {
+    u8::try_from(128 + signal.number).unwrap_or(FAILED)
+}
 
 /// The one place where an error becomes an exit code.
 pub fn exit_code(kind: Kind) -> u8 {

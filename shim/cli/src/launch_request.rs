@@ -1,18 +1,23 @@
 //! What `run` and `start` share: the task that flags and file describe, the request to launch it, and the messages about
 //! the launch.
 
-use bowline_client::launching_shim::made_up;
+use bowline_client::launching_shim::{Up, made_up};
+use bowline_client::spawn::Programs;
 use bowline_executor::secrets::Secrets;
-use bowline_executor::{CgroupDriver, Doing, Error, Folder, Kind, Result, Secret, SliceEnforcement, StateDir};
+use bowline_executor::{
+    ArrivedSignal, CgroupDriver, Doing, Error, Folder, Kind, Result, Secret, ShimCgroup, SliceEnforcement, StateDir,
+};
 use bowline_protocol::wire::proto::bowline::{self as proto, LaunchRequest, LaunchResponse};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 
 use crate::commands::{limits, rm};
+use crate::exit_code::by_signal;
 use crate::input::args::task::TaskArgs;
 use crate::input::description;
 use crate::input::flags::Flags;
 use crate::ui::print::complain;
+use crate::ui::signals::Signals;
 use crate::ui::terminal;
 
 /// What flags and file say of a task.
@@ -105,6 +110,51 @@ pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
         secret_env: env,
         ..LaunchRequest::default()
     })
+}
+
+/// A shim for the task, or the exit code if a signal has come meanwhile and there is none.
+pub async fn shim_for(
+    state: &StateDir,
+    id: &TaskId,
+    sandbox: Option<&TaskId>,
+    shim_cgroup: &ShimCgroup,
+    replaces: bool,
+    signals: &mut Signals,
+) -> Result<std::result::Result<Up, u8>> {
+    match Up::for_task(state, id, sandbox, shim_cgroup, &Programs::default()).await {
+        Ok(up) => Ok(Ok(up)),
+        // A shim that has just been started may have died of the same signal.
+        Err(error) => match signals.next_ending_now() {
+            Some(signal) => Ok(Err(tell_of_interrupt(&broken_off(id), signal))),
+            None => Err(refused(replaces, error)),
+        },
+    }
+}
+
+/// Launches the task. If a signal arrives before the answer, the launch is broken off, and the signal is returned too.
+pub async fn launch(
+    up: &mut Up,
+    request: LaunchRequest,
+    signals: &mut Signals,
+) -> (Result<LaunchResponse>, Option<ArrivedSignal>) {
+    let (launched, interrupted) = up.launch_unless(request, signals.next_ending()).await;
+    let interrupted = match launched {
+        // A shim that has just been started may have died of the same signal.
+        Err(_) => interrupted.or_else(|| signals.next_ending_now()),
+        Ok(_) => interrupted,
+    };
+    (launched, interrupted)
+}
+
+/// The error of a launch that a signal has broken off.
+pub fn broken_off(id: &TaskId) -> Error {
+    Error::new(Kind::Internal, format!("the launch of task {id} was interrupted"))
+}
+
+/// Says that a signal has broken a launch off; returns the exit code for that.
+pub fn tell_of_interrupt(error: &Error, signal: ArrivedSignal) -> u8 {
+    complain(error.message(), error.hint_text());
+    by_signal(signal)
 }
 
 /// Reports on stderr what was changed of a member's limits.

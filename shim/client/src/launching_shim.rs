@@ -110,7 +110,41 @@ impl Up {
     /// # Errors
     /// Why there is no task: the caller abandons it.
     pub async fn launch(&mut self, request: LaunchRequest) -> Result<LaunchResponse> {
-        let launched = self.shim.launch_or_break_off(request).await?;
+        self.launch_unless(request, std::future::pending::<()>()).await.0
+    }
+
+    /// Like [`Up::launch`]. If `interrupt` completes before the answer, a shim of ours is told to leave: it breaks the
+    /// launch off, or stops what it has launched just then. A sandbox's shim goes on. What completed is returned too.
+    pub async fn launch_unless<T>(
+        &mut self,
+        request: LaunchRequest,
+        interrupt: impl Future<Output = T>,
+    ) -> (Result<LaunchResponse>, Option<T>) {
+        let mut interrupted = None;
+        let answer = {
+            let answer = self.shim.launch_or_break_off(request);
+            tokio::pin!(answer, interrupt);
+            loop {
+                tokio::select! {
+                    biased;
+                    by = &mut interrupt, if interrupted.is_none() => {
+                        interrupted = Some(by);
+                        if let By::Us(child) = &self.by {
+                            terminate(child);
+                        }
+                    }
+                    answer = &mut answer => break answer,
+                }
+            }
+        };
+        let launched = match answer {
+            Ok(answer) => self.launched(answer).await,
+            Err(error) => Err(error),
+        };
+        (launched, interrupted)
+    }
+
+    async fn launched(&mut self, launched: Result<LaunchResponse>) -> Result<LaunchResponse> {
         if let By::Sandbox(lock) = &mut self.by {
             drop(lock.take());
         }
@@ -156,6 +190,19 @@ impl Up {
         let record = self.folder.record()?;
         let may_have_run = record.is_some_and(|record| may_have_run(&self.folder, &record));
         Ok(if may_have_run { error } else { never_started(&self.shim.id) })
+    }
+
+    /// Undoes a launch that has succeeded.
+    pub async fn take_back(mut self, error: Error) -> Error {
+        // It may have ended.
+        let _ = self.shim.stop(Some(Signal::KILL.as_raw()), Some(0)).await;
+        if let By::Sandbox(lock) = &mut self.by {
+            drop(lock.take());
+            if let Err(left) = lock_after(&self.folder).await {
+                return error.hint(format!("besides, {left}"));
+            }
+        }
+        self.abandon(error)
     }
 
     pub fn folder(&self) -> &Folder {
@@ -241,7 +288,7 @@ impl Up {
 /// The error of a launch whose shim died before the task's command was run.
 fn never_started(id: &str) -> Error {
     Error::new(Kind::Internal, format!("the shim of task {id} died before it had started the task"))
-        .hint("nothing is left of the task, try again; something has killed the shim, such as the OOM killer")
+        .hint("nothing is left of the task; try again")
 }
 
 /// Returns once nobody holds the folder, or it is removed.
@@ -283,10 +330,14 @@ fn ends(child: &Child) -> bool {
 
 /// Stops our own shim, which would otherwise wait for a request forever. Returns whether a signal killed it.
 fn dismiss(child: &mut Child) -> bool {
+    terminate(child);
+    child.wait().is_ok_and(|status| status.signal().is_some())
+}
+
+fn terminate(child: &Child) {
     if let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
         let _ = pidfd_send_signal(pidfd, Signal::TERM);
     }
-    child.wait().is_ok_and(|status| status.signal().is_some())
 }
 
 /// Ends our own shim, undoes what one that was killed has left, and removes the folder; returns the error.

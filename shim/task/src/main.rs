@@ -28,6 +28,9 @@ const LISTENER_FD: RawFd = 3;
 const LOCK_FD: RawFd = 4;
 
 fn main() -> ExitCode {
+    // First of all, so that a signal to the group of whoever started us, such as by Ctrl-C, is not for us too. Fails only
+    // for the leader of a process group, which is in a session of its own already.
+    let _ = rustix::process::setsid();
     if std::env::args().skip(1).eq([READ_FACTS]) {
         return match read_facts::<HandedEntrance>() {
             Ok(()) => ExitCode::SUCCESS,
@@ -130,9 +133,6 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         Some(handover) => (Some(handover.executor), Entrance::take(handover.manager)?),
         None => (None, first_entrance(&arguments)?),
     };
-    // Use a separate session, so that Ctrl-C at the manager's terminal does not reach the shim. `setsid` fails only for
-    // a process group leader, which has one already.
-    let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"bowline-shim");
     // The shim reaps the orphans of tasks in the host's pid namespace.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))

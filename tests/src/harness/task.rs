@@ -4,11 +4,12 @@ use std::fs;
 use std::ops::Index;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Host, Process, Pty, Ran, Sandbox, eventually, kernel, only_v2};
+use super::{Host, Process, Pty, Ran, Sandbox, binary, eventually, kernel, only_v2};
 
 /// A task that is not launched yet.
 #[must_use]
@@ -72,6 +73,21 @@ impl<'h> Build<'h> {
             args.extend(self.command.iter().cloned());
         }
         args
+    }
+
+    /// `bowline` with `verb` as arguments of a command, such as `timeout 5`, that starts it in turn. The test removes the
+    /// task.
+    pub fn under<const N: usize>(&self, program: [&str; N], verb: &str) -> Command {
+        let mut command = self.host.command(program[0]);
+        command.args(&program[1..]).arg(binary("bowline")).args(self.args(verb));
+        command
+    }
+
+    /// `bowline` with `verb`. The test removes the task.
+    pub fn command(&self, verb: &str) -> Command {
+        let mut command = self.host.command(binary("bowline"));
+        command.args(self.args(verb));
+        command
     }
 
     fn spawn_verb(&self, verb: &str) -> Process {

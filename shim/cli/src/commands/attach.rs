@@ -3,12 +3,13 @@
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 
-use crate::exit_code::FAILED;
+use crate::exit_code::by_signal;
 use crate::input::args::AttachArgs;
 use crate::reach;
 use crate::ui::outcome;
 use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
+use crate::ui::signals::{ENDING, PassedOn, Signals};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
 use bowline_client::{Presence, Shim, dead, exited, starting};
@@ -32,7 +33,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let raw = task.terminal && input && terminal::is_stdin();
     let outputs = Outputs { stdout: true, stderr: !task.terminal };
     let wish = Wish { input, outputs, outlives: false, raw, keys: args.detach.detach_keys };
-    let mut session = Session::begin(&folder, &wish)?;
+    let (mut session, mut passed_on) = (Session::begin(&folder, &wish, Signals::watch(&ENDING)?)?, PassedOn::default());
     match shim.attach(session.attachment()).await {
         Ok(true) if raw => redraw(&shim).await,
         // If it went, the next one is asked below.
@@ -62,13 +63,15 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
             happened = session.happened() => match happened {
                 Happened::Resized => resize(&shim, "").await,
                 Happened::Interrupted(signal) if args.sig_proxy => {
-                    // The task may end before the shim gets the request.
-                    let _ = shim.signal(signal).await;
+                    if passed_on.takes(signal) {
+                        // The task may end before the shim gets the request.
+                        let _ = shim.signal(signal.number).await;
+                    }
                 }
                 Happened::Interrupted(signal) => {
                     drop(session);
                     left(id, false);
-                    return Ok(u8::try_from(128 + signal).unwrap_or(FAILED));
+                    return Ok(by_signal(signal));
                 }
                 Happened::Left => {
                     drop(session);

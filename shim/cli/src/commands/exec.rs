@@ -8,12 +8,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::commands::attach;
-use crate::exit_code::FAILED;
+use crate::exit_code::{FAILED, by_signal};
 use crate::input::args::ExecArgs;
 use crate::input::environment::variables;
 use crate::reach;
 use crate::ui::json;
 use crate::ui::session::{Happened, Session, Wish};
+use crate::ui::signals::{ENDING, Signals};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
 use bowline_client::Shim;
@@ -76,7 +77,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     let outputs = Outputs { stdout: !json, stderr: !json && !tty };
     let wish =
         Wish { input: args.interactive, outputs, outlives: false, raw: tty, keys: args.detach.detach_keys.clone() };
-    let mut session = Session::begin(&folder, &wish)?;
+    let mut session = Session::begin(&folder, &wish, Signals::watch(&ENDING)?)?;
     let name = session.name();
     let streams = session.attachment();
     let timeout = args.timeout.map(|timeout| timeout.as_std());
@@ -108,7 +109,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             happened = session.happened() => match happened {
                 Happened::Resized => attach::resize(&shim, &name).await,
                 // The command runs on, as it would if we had been killed.
-                Happened::Interrupted(signal) => return Ok(u8::try_from(128 + signal).unwrap_or(FAILED)),
+                Happened::Interrupted(signal) => return Ok(by_signal(signal)),
                 Happened::Left => return Ok(0),
                 // Nobody reads a terminal's output any more. Without a terminal, the command notices that its pipe is
                 // closed.

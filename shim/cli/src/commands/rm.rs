@@ -46,7 +46,9 @@ async fn remove_exited(folder: Folder, id: &TaskId) -> Result<()> {
         Presence::Exited(_) => true,
         // Its shim may be about to exit.
         Presence::Live(_) => folder.exit().is_ok_and(|report| report.is_some()),
-        Presence::Dead | Presence::Starting => false,
+        // Its shim died: so did the task, or it runs on.
+        Presence::Dead => !bowline_client::runs(&folder),
+        Presence::Starting => false,
     };
     if has_ended && remove_this(folder, id, false).await? { say(id.as_str()) } else { Ok(()) }
 }

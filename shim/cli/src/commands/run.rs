@@ -6,21 +6,29 @@ use std::time::Duration;
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, Shim, dead, end_not_known, remove_ended};
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy, remove_unwritten};
+use bowline_executor::{
+    ArrivedSignal, Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy, remove_unwritten,
+};
 use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
+use rustix::time::{ClockId, clock_gettime};
+use signal_hook::consts::SIGINT;
 use tokio::task::JoinHandle;
 
 use crate::commands::{attach, rm};
 use crate::exit_code::TIMED_OUT;
 use crate::input::args::RunArgs;
 use crate::input::args::task::TaskArgs;
-use crate::launch_request::{Described, Wanted, describe_task, refused, request, tell_notes, tell_of_slice};
+use crate::launch_request::{
+    Described, Wanted, broken_off, describe_task, launch, request, shim_for, tell_notes, tell_of_interrupt,
+    tell_of_slice,
+};
 use crate::reach;
 use crate::ui::detach::DetachKeys;
 use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
+use crate::ui::signals::{ENDING, Signals};
 use crate::ui::streams::Outputs;
 use crate::ui::{json, outcome, terminal};
 
@@ -35,19 +43,31 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     let sandbox = args.isolation.sandbox.clone();
     let Described { id, task, secrets, replaces } = describe_task(state, args).await?;
     wanted.secrets = secrets;
-    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await;
-    let mut up = up.map_err(|error| refused(replaces, error))?;
+    // From here on there may be something to undo.
+    let mut signals = Signals::watch(&ENDING)?;
+    let mut up = match shim_for(state, &id, sandbox.as_ref(), &shim_cgroup, replaces, &mut signals).await? {
+        Ok(up) => up,
+        Err(code) => return Ok(code),
+    };
     let outputs = outputs(&task, json);
     let wish = Wish { input: interactive, outputs, outlives: task.init() && !task.terminal, raw, keys };
-    let mut session = match Session::begin(up.folder(), &wish) {
+    let mut session = match Session::begin(up.folder(), &wish, signals) {
         Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),
     };
     let attached = task.terminal && !json;
     let request = in_foreground(request(&task, wanted)?, session.attachment(), attached);
-    match up.launch(request).await {
-        Ok(launched) => tell_notes(&launched),
-        Err(error) => {
+    match launch(&mut up, request, session.signals()).await {
+        (Ok(launched), interrupted) => {
+            tell_notes(&launched);
+            // It came too late for the launch, and stops the task.
+            interrupted.into_iter().for_each(|signal| session.signals().put_back(signal));
+        }
+        (Err(_), Some(signal)) => {
+            let _ = session.what_is_there();
+            return Ok(tell_of_interrupt(&up.abandon(broken_off(&id)), signal));
+        }
+        (Err(error), None) => {
             let _ = session.what_is_there();
             return Err(up.abandon(error));
         }
@@ -140,11 +160,14 @@ enum Seen {
 
 /// How long a task that is being stopped may take before a line says so.
 const QUIET: Duration = Duration::from_secs(1);
+/// How long after the first interrupt a second one kills although no key was typed for it: `timeout` sends its signal to
+/// its command and to the process group that the command is in.
+const MEANT: Duration = Duration::from_secs(1);
 /// How long after a task's time is over we look whether its shim is about it.
 const SHIM_IS_LATE: Duration = Duration::from_secs(1);
 
-/// Waits for the task's end. The first interrupt stops the task as its description says, the next one kills it. When the
-/// task's time is over, its shim stops it. If we are `attached`, the user may detach.
+/// Waits for the task's end. The first signal stops the task as its description says; SIGINT kills it after that, if it
+/// [`kills`]. When the task's time is over, its shim stops it. If we are `attached`, the user may detach.
 ///
 /// # Errors
 /// `Unavailable` if the task was stopped past its shim, which does not answer.
@@ -155,7 +178,8 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
     let (mut end, still_there) = (reach::until_end(id, &shim), after(None));
     tokio::pin!(over, late, still_there);
     let (mut is_over, mut is_late) = (false, false);
-    let mut grace = None;
+    // Since when the task is being stopped, and the grace that was asked for.
+    let mut since = None;
     let mut asked = None;
     let mut past_shim = None;
     loop {
@@ -186,7 +210,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
                 is_over = true;
                 tell_of_timeout(id);
                 still_there.set(after(Some(QUIET)));
-                grace = Some(0);
+                since = since.or(Some(monotonic()));
             }
             () = &mut late, if !is_late => {
                 is_late = true;
@@ -201,11 +225,17 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
                 }
             }
             happened = session.happened() => match happened {
-                Happened::Interrupted(_) => {
+                Happened::Interrupted(signal) => {
+                    let grace = match since {
+                        None => None,
+                        Some(since) if kills(signal, since) => Some(0),
+                        // It is being stopped: this shortens nothing.
+                        Some(_) => continue,
+                    };
+                    since = since.or(Some(signal.at));
                     asked = Some(grace);
                     past_shim = stop(&mut shim, up.folder(), id, grace).await.or(past_shim);
                     still_there.set(after(grace.is_none().then_some(QUIET)));
-                    grace = Some(0);
                 }
                 Happened::Resized => attach::resize(&shim, "").await,
                 Happened::Left => return Ok(Seen::Left),
@@ -215,6 +245,17 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
             }
         }
     }
+}
+
+/// Whether a signal kills a task that is being stopped since then: SIGINT that was typed, or that does not only repeat the
+/// first. No other signal is a user's who has waited.
+fn kills(signal: ArrivedSignal, since: Duration) -> bool {
+    signal.number == SIGINT && (signal.by_kernel || signal.at.saturating_sub(since) >= MEANT)
+}
+
+/// The clock of a signal's arrival.
+fn monotonic() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 fn tell_of_timeout(id: &TaskId) {
@@ -265,5 +306,24 @@ async fn after(timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => tokio::time::sleep(timeout).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_kills_if_it_was_typed_or_comes_later() {
+        let stopped = Duration::from_secs(100);
+        let at = |number, by_kernel, ms| {
+            kills(ArrivedSignal { number, by_kernel, at: stopped + Duration::from_millis(ms) }, stopped)
+        };
+        assert!(at(SIGINT, true, 1), "Ctrl-C twice");
+        assert!(!at(SIGINT, false, 1), "timeout -s INT");
+        assert!(at(SIGINT, false, 1000));
+        for other in ENDING.into_iter().filter(|other| *other != SIGINT) {
+            assert!(!at(other, false, 1) && !at(other, true, 5000), "{other}");
+        }
     }
 }

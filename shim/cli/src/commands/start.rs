@@ -9,8 +9,12 @@ use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
 
 use crate::input::args::task::TaskArgs;
-use crate::launch_request::{Described, Wanted, describe_task, named, refused, request, tell_notes, tell_of_slice};
+use crate::launch_request::{
+    Described, Wanted, broken_off, describe_task, launch, named, request, shim_for, tell_notes, tell_of_interrupt,
+    tell_of_slice,
+};
 use crate::ui::print::say;
+use crate::ui::signals::{ENDING, Signals};
 use crate::ui::{json, progress};
 
 /// Runs `bowline start`: a task in the background; prints its id.
@@ -21,10 +25,21 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     wanted.secrets = secrets;
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
-    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await;
-    let mut up = up.map_err(|error| refused(replaces, error))?;
+    // From here on there may be something to undo.
+    let mut signals = Signals::watch(&ENDING)?;
+    let mut up = match shim_for(state, &id, sandbox.as_ref(), &shim_cgroup, replaces, &mut signals).await? {
+        Ok(up) => up,
+        Err(code) => return Ok(code),
+    };
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
-    let launched = progress::during(line, up.launch(request(&task, wanted)?)).await;
+    let (launched, interrupted) = progress::during(line, launch(&mut up, request(&task, wanted)?, &mut signals)).await;
+    if let Some(signal) = interrupted {
+        let error = match launched {
+            Ok(_) => up.take_back(broken_off(&id)).await,
+            Err(_) => up.abandon(broken_off(&id)),
+        };
+        return Ok(tell_of_interrupt(&error, signal));
+    }
     if let Ok(launched) = &launched {
         tell_of_slice(state, up.folder(), &id).await;
         tell_notes(launched);

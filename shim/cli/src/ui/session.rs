@@ -7,12 +7,12 @@
 //!
 //! Shared by `run`, `exec` and `attach`. Must not: decide what a signal means.
 
-use bowline_executor::{Folder, Result};
+use bowline_executor::{ArrivedSignal, Folder, Result};
 use signal_hook::consts::{SIGCONT, SIGWINCH};
 use tokio::sync::oneshot;
 
 use crate::ui::detach::{DetachKeys, Typing};
-use crate::ui::signals::{ENDING, Signals};
+use crate::ui::signals::Signals;
 use crate::ui::streams::{InputFifo, Outputs, Streams};
 use crate::ui::terminal::RawMode;
 use bowline_protocol::wire::proto::bowline::AttachRequest;
@@ -35,8 +35,8 @@ pub struct Wish {
 /// An event during a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
-    /// A signal arrived that by default ends a process; holds its number.
-    Interrupted(i32),
+    /// A signal arrived that by default ends a process.
+    Interrupted(ArrivedSignal),
     Resized,
     /// The detach keys were typed.
     Left,
@@ -57,10 +57,11 @@ pub struct Session {
 
 impl Session {
     /// Creates the FIFOs in the task's folder, and makes our terminal raw if the task gets it, before anything is
-    /// written to it. From here on signals do not end us; [`Session::happened`] reports them.
-    pub fn begin(folder: &Folder, wish: &Wish) -> Result<Session> {
-        let window: &[i32] = if wish.raw { &[SIGWINCH, SIGCONT] } else { &[] };
-        let signals = Signals::watch(&[&ENDING, window].concat())?;
+    /// written to it. [`Session::happened`] reports `signals`, which no longer end us.
+    pub fn begin(folder: &Folder, wish: &Wish, signals: Signals) -> Result<Session> {
+        if wish.raw {
+            signals.watch_too(&[SIGWINCH, SIGCONT])?;
+        }
         let (streams, unread) = Streams::attach(folder, wish.outputs, wish.outlives)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
@@ -68,6 +69,11 @@ impl Session {
         // Without a raw terminal all bytes are passed on, as nobody types detach keys.
         let left = input.map(|input| input.forward(wish.raw.then(|| Typing::new(&wish.keys))));
         Ok(Session { streams, stdin, raw, signals, left, unread: Some(unread) })
+    }
+
+    /// The signals, for whoever waits for something before the task's output.
+    pub fn signals(&mut self) -> &mut Signals {
+        &mut self.signals
     }
 
     /// The request that gives the shim the paths of the FIFOs.
@@ -89,7 +95,7 @@ impl Session {
     pub async fn happened(&mut self) -> Happened {
         loop {
             tokio::select! {
-                signal = self.signals.next() => match signal {
+                signal = self.signals.next() => match signal.number {
                     SIGWINCH => return Happened::Resized,
                     // The process that stopped us may have changed the terminal or its window.
                     SIGCONT => {
@@ -98,7 +104,7 @@ impl Session {
                             return Happened::Resized;
                         }
                     }
-                    signal => return Happened::Interrupted(signal),
+                    _ => return Happened::Interrupted(signal),
                 },
                 never = self.streams.copy() => match never {},
                 () = told(&mut self.left) => {

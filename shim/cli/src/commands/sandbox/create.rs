@@ -2,7 +2,7 @@
 
 use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
-use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
+use bowline_executor::{Error, Kind, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
 
@@ -12,9 +12,10 @@ use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
 use crate::input::flags::{SANDBOX_FIELDS, set_all};
-use crate::launch_request::refused;
+use crate::launch_request::{refused, tell_of_interrupt};
 use crate::ui::json;
 use crate::ui::print::say;
+use crate::ui::signals::{ENDING, Signals};
 
 pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let (driver, json) = (args.cgroup_driver, args.json);
@@ -42,21 +43,46 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         Overhead::Root => ShimCgroup::Root,
     };
     let record = SandboxRecord::new(&id, sandbox, driver)?;
+    // From here on there may be something to undo.
+    let mut signals = Signals::watch(&ENDING)?;
+    let interrupted = || Error::new(Kind::Internal, format!("the creation of sandbox {id} was interrupted"));
     let up = Up::shim(&id, &shim_cgroup, &Programs::default(), || state.create_sandbox(&id, &record)).await;
-    let up = up.map_err(|error| refused(replace, error))?;
-    if let Err(error) = up.shim.create_sandbox().await {
-        return Err(up.abandon_sandbox(state, &id, error));
+    let up = match (up, signals.next_ending_now()) {
+        (Ok(up), None) => up,
+        (Ok(up), Some(signal)) => {
+            return Ok(tell_of_interrupt(&up.abandon_sandbox(state, &id, interrupted()), signal));
+        }
+        // A shim that has just been started may have died of the same signal.
+        (Err(_), Some(signal)) => return Ok(tell_of_interrupt(&interrupted(), signal)),
+        (Err(error), None) => return Err(refused(replace, error)),
+    };
+    let made = tokio::select! {
+        biased;
+        signal = signals.next_ending() => Err(signal),
+        made = up.shim.create_sandbox() => Ok(made),
+    };
+    match made {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(up.abandon_sandbox(state, &id, error)),
+        Err(signal) => return Ok(tell_of_interrupt(&up.abandon_sandbox(state, &id, interrupted()), signal)),
     }
     for (index, member) in members.into_iter().enumerate() {
-        if let Err(error) = start::start_member(state, &id, member).await {
-            // Create everything or nothing.
-            let gone = rm::remove(state, &id, true).await;
-            let error = error.within(format_args!("members[{index}]"));
-            return Err(match gone {
-                Ok(()) => error,
-                Err(left) => error.hint(format!("besides, {left}")),
-            });
-        }
+        let started = tokio::select! {
+            biased;
+            signal = signals.next_ending() => Err(signal),
+            started = start::start_member(state, &id, member) => Ok(started),
+        };
+        let (error, signal) = match started {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => (error.within(format_args!("members[{index}]")), None),
+            Err(signal) => (interrupted(), Some(signal)),
+        };
+        // Create everything or nothing.
+        let error = match rm::remove(state, &id, true).await {
+            Ok(()) => error,
+            Err(left) => error.hint(format!("besides, {left}")),
+        };
+        return signal.map_or(Err(error.clone()), |signal| Ok(tell_of_interrupt(&error, signal)));
     }
     let found = examine(state, &id).await?;
     warn(&found);

@@ -416,6 +416,25 @@ impl Executor {
         self.supervisor()?.kill_exec_named(id, exec).await
     }
 
+    /// Sends a signal to the process group of the exec named `exec`, once its program is executed.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, because it has ended.
+    pub async fn signal_exec_group(&self, id: &TaskId, exec: String, signal: Signal) -> Result<()> {
+        let act = async move |it: &Rc<Supervisor>, id: &TaskId| it.signal_exec_group(id, &exec, signal).await;
+        self.begun().await?.work_on(id, "a signal to an exec", act).await
+    }
+
+    /// Lets the exec named `exec` run on when its caller goes, also if the call for it has only just come.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, because it has ended.
+    pub async fn detach_exec(&self, id: &TaskId, exec: String) -> Result<()> {
+        // As work, which begins after that of a call for the exec that came before.
+        let act = async move |it: &Rc<Supervisor>, id: &TaskId| it.task(id)?.detach_exec(&exec);
+        self.begun().await?.work_on(id, "the detaching of an exec", act).await
+    }
+
     /// Connects a client to a task's streams, until either leaves. Returns once the FIFOs are open;
     /// they are closed when the task has ended.
     ///

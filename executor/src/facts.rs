@@ -328,6 +328,9 @@ pub struct ExecFacts {
     pub by: AskedBy,
     /// Whether the caller has gone, so that the end is reported as an event alone.
     pub unwanted: bool,
+    /// Whether the exec is hung up once it is unwanted, because its caller has died.
+    #[serde(default)]
+    pub ends_with_caller: bool,
     /// The exec's name, for callers that resize its terminal or signal it.
     pub name: Option<String>,
     /// The exec's pid, until it was reaped.

@@ -164,6 +164,9 @@ pub struct Exec {
     pub tail_bytes: Option<usize>,
     /// Whether stdout and stderr are captured separately.
     pub separate: bool,
+    /// Whether the exec ends with its caller: if the [`crate::BegunExec`] is dropped before the end, its session gets
+    /// SIGHUP, and what is left of it after the task's grace is killed.
+    pub ends_with_caller: bool,
 }
 
 /// How an exec ended, and the last of its output.

@@ -80,6 +80,7 @@ mod events;
 mod examples;
 mod exec;
 mod exec_delegated;
+mod exec_interrupted;
 mod exec_security;
 mod exit_report;
 mod explain;

@@ -1,10 +1,12 @@
 //! The cgroups of execs: one of their own below the task's, or the one to which the task's init has
 //! moved; and how to kill an exec that has neither.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use bowline_sys::proc_stat::{self, ProcStat};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
@@ -173,24 +175,102 @@ impl Layout {
     /// Sends SIGKILL to every process of this session that is in the cgroup or below it. Returns a
     /// pidfd of each: when all have ended, call again until none is returned.
     pub fn kill_session(&self, cgroup: &Cgroup, session: i32) -> Vec<OwnedFd> {
-        let in_session = |pid| session_of(pid) == Some(session);
-        self.freezer(cgroup).map_or_else(Vec::new, |dir| tree::signal_where(dir, libc::SIGKILL, in_session))
+        self.signal_session(cgroup, session, libc::SIGKILL)
     }
+
+    /// Like [`Layout::kill_session`], with any signal.
+    pub fn signal_session(&self, cgroup: &Cgroup, session: i32, signal: i32) -> Vec<OwnedFd> {
+        let in_session = |pid| parentage_of(pid).is_some_and(|of| of.session == session);
+        self.freezer(cgroup).map_or_else(Vec::new, |dir| tree::signal_where(dir, signal, in_session))
+    }
+
+    /// Moves the session that process `leader` leads, and what descends from it, into `group`, as far as it is in the
+    /// cgroup or below it. Whatever these processes start from then on is in `group` too. A process is found as long as
+    /// the one that has started it lives, whatever session it is in.
+    ///
+    /// # Errors
+    /// What the kernel says, for example where the task's cgroup is a threaded one; `WrongState` when new ones come faster
+    /// than they are moved.
+    pub fn gather(&self, cgroup: &Cgroup, group: &ExecGroup, leader: i32) -> Result<()> {
+        let what = || format!("cannot move processes to cgroup {}", group.path);
+        let dir = self.freezer(cgroup).ok_or_else(|| Error::new(Kind::NotFound, what()))?;
+        // On v1, `tasks` would move one thread.
+        let procs = open_to_join(group.dir.as_fd(), v2::PROCS).doing(Kind::Internal, what)?;
+        for _ in 0..GATHERED_AT_MOST {
+            let mut moved = false;
+            for (pid, pidfd) in family(dir, group.dir.as_fd(), leader) {
+                let lives = || sys::pidfd_send_signal(pidfd.as_fd(), 0).is_ok();
+                if !lives() {
+                    continue;
+                }
+                match rustix::io::write(&procs, pid.to_string().as_bytes()) {
+                    Ok(_) | Err(Errno::SRCH) => moved = true,
+                    Err(errno) => return Err(errno).doing(Kind::Internal, what),
+                }
+                // A process that was reaped in between may have left its pid to a stranger, which must not be killed.
+                if !lives() && members(group.dir.as_fd()).contains(&pid) {
+                    return Err(Error::new(Kind::WrongState, format!("{}: process {pid} is another one", what())));
+                }
+            }
+            if !moved {
+                return Ok(());
+            }
+        }
+        Err(Error::new(Kind::WrongState, format!("{}: they start others all the time", what())))
+    }
+}
+
+/// How often [`Layout::gather`] looks for processes that were started meanwhile.
+const GATHERED_AT_MOST: usize = 100;
+
+/// The processes below `dir`, and not below `group`, that are in the session of `leader`, or descend from one that is, or
+/// from one in `group`; with a pidfd of each.
+fn family(dir: BorrowedFd<'_>, group: BorrowedFd<'_>, leader: i32) -> Vec<(i32, OwnedFd)> {
+    let all = tree::members_below(dir);
+    let inside: BTreeSet<i32> = members(group).into_iter().collect();
+    let found = all.into_iter().filter_map(|pidfd| {
+        let pid = sys::pid_of(pidfd.as_fd())?;
+        Some((pid, parentage_of(pid)?, pidfd))
+    });
+    let (mut family, mut others): (Vec<_>, Vec<_>) = found.partition(|(_, of, _)| of.session == leader);
+    loop {
+        let parents: BTreeSet<i32> = family.iter().map(|(pid, ..)| *pid).chain(inside.iter().copied()).collect();
+        let (children, rest): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|(_, of, _)| parents.contains(&of.parent));
+        others = rest;
+        if children.is_empty() {
+            break;
+        }
+        family.extend(children);
+    }
+    family.into_iter().filter(|(pid, ..)| !inside.contains(pid)).map(|(pid, _, pidfd)| (pid, pidfd)).collect()
+}
+
+fn members(dir: BorrowedFd<'_>) -> Vec<i32> {
+    let mut pids = Vec::new();
+    tree::collect_processes(dir, &mut pids);
+    pids
 }
 
 fn open_to_join(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<OwnedFd> {
     fs::openat(dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The session of a live process.
-fn session_of(pid: i32) -> Option<i32> {
-    parse_session(&proc_stat::read(pid)?)
+/// Whom a process belongs to.
+#[derive(Debug, PartialEq, Eq)]
+struct Parentage {
+    parent: i32,
+    session: i32,
 }
 
-/// Parses the session of a process that has not ended.
-fn parse_session(stat: &str) -> Option<i32> {
-    let stat = ProcStat::parse(stat)?;
-    stat.pid(6).filter(|_| !stat.has_ended())
+/// The parentage of a process that has not ended.
+fn parentage_of(pid: i32) -> Option<Parentage> {
+    parse_parentage(&proc_stat::read(pid)?)
+}
+
+fn parse_parentage(stat: &str) -> Option<Parentage> {
+    let stat = ProcStat::parse(stat).filter(|stat| !stat.has_ended())?;
+    Some(Parentage { parent: stat.pid(4)?, session: stat.pid(6)? })
 }
 
 #[cfg(test)]
@@ -199,8 +279,8 @@ mod tests {
 
     #[test]
     fn a_session_is_found_behind_any_name() {
-        assert_eq!(parse_session("77 (a) 1 2 3) S 1 70 71 0 -1"), Some(71));
-        assert_eq!(parse_session("77 (sleep) Z 1 70 71 0 -1"), None, "it has ended");
-        assert_eq!(parse_session("77"), None);
+        assert_eq!(parse_parentage("77 (a) 1 2 3) S 1 70 71 0 -1"), Some(Parentage { parent: 1, session: 71 }));
+        assert_eq!(parse_parentage("77 (sleep) Z 1 70 71 0 -1"), None, "it has ended");
+        assert_eq!(parse_parentage("77"), None);
     }
 }

@@ -88,7 +88,7 @@ impl Supervisor {
                     }
                     all_ended(&supervisor.layout, &killed, deadline).await;
                 }
-                task.facts.change(|facts| facts.exec_groups_left.push_back(group.number()));
+                supervisor.remove_group(&task, group.number());
             }
         });
     }

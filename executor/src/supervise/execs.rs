@@ -114,7 +114,14 @@ impl Supervisor {
         let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
         let number = task.facts.change(|facts| {
             let group = group.as_ref().map(|group| group.number());
-            facts.keep_exec(ExecFacts { by, name: request.name.clone(), deadline, group, ..ExecFacts::default() })
+            facts.keep_exec(ExecFacts {
+                by,
+                name: request.name.clone(),
+                ends_with_caller: request.ends_with_caller,
+                deadline,
+                group,
+                ..ExecFacts::default()
+            })
         });
         task.handles.borrow_mut().execs.insert(number, ExecHandles { group, ..ExecHandles::default() });
         let begun = self.run_exec(task, request, &process, number).await;
@@ -127,9 +134,14 @@ impl Supervisor {
 
     /// Returns a cgroup for an exec: the spare empty one, or a new one. A daemon that an exec left behind keeps
     /// that exec's cgroup. `None` if no cgroup can be created, for instance because of a limit on their number.
-    fn exec_group(&self, task: &Task, deadline: Moment) -> Option<Rc<ExecGroup>> {
+    pub(super) fn free_exec_group(&self, task: &Task) -> Option<Rc<ExecGroup>> {
         let free = task.handles.borrow_mut().exec_group.take();
-        let group = free.or_else(|| self.new_exec_group(task))?;
+        free.or_else(|| self.new_exec_group(task))
+    }
+
+    /// Like [`Self::free_exec_group`], for an exec with a deadline.
+    fn exec_group(&self, task: &Task, deadline: Moment) -> Option<Rc<ExecGroup>> {
+        let group = self.free_exec_group(task)?;
         // For the shim that takes the task over, should this one die.
         if task.facts.look(|facts| facts.record.outlives_shim())
             && let Err(error) = group.note(Some(deadline.number()))
@@ -150,7 +162,9 @@ impl Supervisor {
         });
         let made = task.with_cgroup(|c| self.layout.create_exec_group(c, &group_name(number), number));
         let made = made.and_then(|made| made);
-        made.inspect_err(|error| tracing::info!(%error, "an exec's deadline will kill its session")).ok().map(Rc::new)
+        made.inspect_err(|error| tracing::info!(%error, "an exec that is killed is so by its session"))
+            .ok()
+            .map(Rc::new)
     }
 
     /// Takes back the cgroup of an exec that has ended, and keeps an empty one for the next exec. Keeps no
@@ -168,6 +182,18 @@ impl Supervisor {
             task.facts.change(|facts| facts.exec_groups_left.push_back(group.number()));
             return;
         }
+        self.keep_empty_group(task, group);
+    }
+
+    /// Takes back a cgroup that nothing was done with.
+    pub(super) fn give_back_group(&self, task: &Task, group: Rc<ExecGroup>) {
+        match group.is_empty() {
+            true => self.keep_empty_group(task, group),
+            false => task.facts.change(|facts| facts.exec_groups_left.push_back(group.number())),
+        }
+    }
+
+    fn keep_empty_group(&self, task: &Task, group: Rc<ExecGroup>) {
         let second = task.handles.borrow_mut().exec_group.replace(group);
         if let Some(second) = second {
             self.remove_group(task, second.number());
@@ -207,7 +233,7 @@ impl Supervisor {
         }
     }
 
-    fn remove_group(&self, task: &Task, number: u64) {
+    pub(super) fn remove_group(&self, task: &Task, number: u64) {
         // If the task's cgroup is gone, so is the exec's.
         if !task.with_cgroup(|c| self.layout.remove_exec_group(c, &group_name(number))).unwrap_or(true) {
             task.facts.change(|facts| facts.exec_groups_left.push_back(number));
@@ -277,7 +303,13 @@ impl Supervisor {
             async move {
                 while let Some(life) = task.facts.look(|facts| facts.execs.get(&number).map(|exec| exec.life)) {
                     match life {
-                        Life::Running => task.exec_runs(number).await,
+                        Life::Running => {
+                            tokio::select! {
+                                biased;
+                                () = supervisor.exec_runs(&task, number) => {}
+                                () = task.caller_goes(number) => supervisor.hang_up(&task, number),
+                            }
+                        }
                         Life::Killing => {
                             let killed = supervisor.kill_exec(&task, number).await;
                             task.exec_has_ended(number, ExecEnd::TimedOut(killed), Timestamp::now());
@@ -288,6 +320,23 @@ impl Supervisor {
                 }
             }
         });
+    }
+
+    /// Waits until an exec has ended, or its deadline has passed.
+    async fn exec_runs(&self, task: &Task, number: u64) {
+        let Some((claim, _)) = task.exec_claim(number) else {
+            let unknown = ExecEnd::Exited(128 + libc::SIGKILL);
+            return task.exec_has_ended(number, unknown, Timestamp::now());
+        };
+        let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
+        match before(deadline, claim.ended()).await {
+            Some(end) => {
+                let signal = if let Ended::Signaled(signal) = end.ended { Some(signal) } else { None };
+                task.facts.note(|facts| facts.execs.get_mut(&number).map(|exec| exec.signal = signal));
+                task.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at);
+            }
+            None => task.exec_comes_to(number, Trigger::Deadline),
+        }
     }
 
     /// Reports the end of an exec once all of its own output is read. Processes that it left running may write
@@ -481,23 +530,6 @@ impl Task {
     pub(super) fn exec_claim(&self, number: u64) -> Option<(Claim, bool)> {
         let claim = self.handles.borrow().execs.get(&number)?.claim.clone()?;
         self.facts.look(|facts| Some((claim, facts.execs.get(&number)?.in_group)))
-    }
-
-    /// Waits until an exec has ended, or its deadline has passed.
-    async fn exec_runs(&self, number: u64) {
-        let Some((claim, _)) = self.exec_claim(number) else {
-            let unknown = ExecEnd::Exited(128 + libc::SIGKILL);
-            return self.exec_has_ended(number, unknown, Timestamp::now());
-        };
-        let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
-        match before(deadline, claim.ended()).await {
-            Some(end) => {
-                let signal = if let Ended::Signaled(signal) = end.ended { Some(signal) } else { None };
-                self.facts.note(|facts| facts.execs.get_mut(&number).map(|exec| exec.signal = signal));
-                self.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at);
-            }
-            None => self.exec_comes_to(number, Trigger::Deadline),
-        }
     }
 
     /// Records that an exec was reaped or is no longer waited for: it takes no more signals and no more

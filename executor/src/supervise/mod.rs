@@ -35,6 +35,7 @@ mod exec_process;
 mod execs;
 mod handles;
 mod handover;
+mod hanging_up;
 mod health;
 mod hooks;
 mod launch_plan;

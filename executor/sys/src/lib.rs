@@ -50,7 +50,7 @@ pub use processes::{
     CLONE_NEWTIME, Ended, Image, SchedulingAttributes, default_memory_policy, ended_elsewhere, exit_now, ioprio_set,
     is_child, new_session_keyring, open_process, overwrite_command_line, owner_of_namespace, personality, pid_of,
     pidfd_open, pidfd_send_signal, pidfd_send_value, reap, run_on_any_cpu, sched_setattr, set_memory_policy, setns,
-    unless_gone, unshare,
+    signal_group, unless_gone, unshare,
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
 pub use signals::{

@@ -122,6 +122,18 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()>
     check(rc).map(drop)
 }
 
+/// Sends `signal` to every process of the group that process `leader` leads.
+///
+/// The caller is the parent of `leader` and has not reaped it: no other group has its number then.
+pub fn signal_group(leader: pid_t, signal: c_int) -> io::Result<()> {
+    // The groups 0 and 1 stand for others.
+    if leader <= 1 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: kill touches no memory of ours; a bad signal number is EINVAL.
+    check(c_long::from(unsafe { libc::kill(-leader, signal) })).map(drop)
+}
+
 /// Like [`pidfd_send_signal`], with a value for a process that waits for it (sigqueue(3)).
 pub fn pidfd_send_value(pidfd: BorrowedFd<'_>, signal: c_int, value: u64) -> io::Result<()> {
     /// The kernel's siginfo_t of a queued signal on 64-bit machines, 128 bytes (sigaction(2)).

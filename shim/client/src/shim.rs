@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 use crate::connection::{connect_at, connect_watched, is_there, patient};
 use crate::patience::{self, BEFORE_ASKING, BETWEEN_POLLS, POLLS, Patience, lock_after, silent, turned_away};
 use bowline_protocol::wire::proto::bowline::{
-    AttachRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process,
-    ResizeRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, WindowSize,
+    AttachRequest, DetachExecRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse,
+    Process, ResizeRequest, SignalExecRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest,
+    WindowSize,
 };
 
 /// How long to wait before asking a shim again whether it answers, during a long call.
@@ -471,6 +472,26 @@ impl Shim {
         let (id, name) = (self.id.clone(), name.to_owned());
         let request = KillExecRequest { id, name, ..KillExecRequest::default() };
         self.answer(self.client.kill_exec(patient(), &request)).await.map(drop)
+    }
+
+    /// Sends a signal to the process group of the exec that is named so.
+    ///
+    /// # Errors
+    /// As [`Shim::kill_exec`].
+    pub async fn signal_exec(&self, name: &str, signal: i32) -> Result<()> {
+        let (id, name) = (self.id.clone(), name.to_owned());
+        let request = SignalExecRequest { id, name, signal, ..SignalExecRequest::default() };
+        self.answer(self.client.signal_exec(patient(), &request)).await.map(drop)
+    }
+
+    /// Lets the exec that is named so run on when this connection ends.
+    ///
+    /// # Errors
+    /// As [`Shim::kill_exec`].
+    pub async fn detach_exec(&self, name: &str) -> Result<()> {
+        let (id, name) = (self.id.clone(), name.to_owned());
+        let request = DetachExecRequest { id, name, ..DetachExecRequest::default() };
+        self.answer(self.client.detach_exec(patient(), &request)).await.map(drop)
     }
 
     /// Connects FIFOs to the task's streams; false if the shim went before it answered: [`Shim::wait`] returns then.

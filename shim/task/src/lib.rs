@@ -26,10 +26,11 @@ use bowline_protocol::calls::{
 use bowline_protocol::upgrading::{upgrade, wait_for_upgrade};
 use bowline_protocol::wire::proto::bowline as proto;
 use bowline_protocol::wire::proto::bowline::{
-    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
-    FiguresResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest,
-    RemoveSandboxResponse, ResizeRequest, SandboxStateResponse, SignalRequest, StateResponse, StatsResponse,
-    StopRequest, TaskRequest, UpdateRequest, UpdateResponse, VersionResponse, WaitResponse,
+    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, DetachExecRequest, Empty, ExecRequest, ExecResponse,
+    FactsResponse, FiguresResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process, ProcessesResponse,
+    RemoveSandboxRequest, RemoveSandboxResponse, ResizeRequest, SandboxStateResponse, SignalExecRequest, SignalRequest,
+    StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest, UpdateResponse, VersionResponse,
+    WaitResponse,
 };
 use bowline_protocol::wire::{NAME, REVISION, json, to_status};
 
@@ -144,6 +145,8 @@ impl Services for Service {
             "Resume" => call(self, payload, Service::resume),
             "Exec" => begin_and_wait(self, payload, Service::begin_exec, exec_outcome),
             "KillExec" => call(self, payload, Service::kill_exec),
+            "SignalExec" => call(self, payload, Service::signal_exec),
+            "DetachExec" => call(self, payload, Service::detach_exec),
             "Attach" => call(self, payload, Service::attach),
             "Resize" => call(self, payload, Service::resize),
             "Update" => call(self, payload, Service::update),
@@ -336,6 +339,7 @@ impl Service {
             stdin: input(&request.stdin),
             terminal: request.terminal.as_ref().map(size),
             name: optional(request.name),
+            ends_with_caller: request.ends_with_caller,
         };
         let exec = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
         Ok((exec.number(), Asked { exec, detached }))
@@ -343,6 +347,16 @@ impl Service {
 
     async fn kill_exec(&self, request: KillExecRequest) -> Answer<Empty> {
         let done = self.executor.kill_exec(&id(&request.id)?, &request.name).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn signal_exec(&self, request: SignalExecRequest) -> Answer<Empty> {
+        let done = self.executor.signal_exec_group(&id(&request.id)?, request.name, signal(request.signal)?).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn detach_exec(&self, request: DetachExecRequest) -> Answer<Empty> {
+        let done = self.executor.detach_exec(&id(&request.id)?, request.name).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 

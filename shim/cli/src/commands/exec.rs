@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_executor::{ArrivedSignal, Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::commands::attach;
 use crate::exit_code::{FAILED, by_signal};
@@ -14,7 +15,7 @@ use crate::input::environment::variables;
 use crate::reach;
 use crate::ui::json;
 use crate::ui::session::{Happened, Session, Wish};
-use crate::ui::signals::{ENDING, Signals};
+use crate::ui::signals::{ENDING, PassedOn, Signals};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
 use bowline_client::Shim;
@@ -27,7 +28,7 @@ struct Outcome {
     exit_code: Option<i32>,
     timed_out: bool,
     /// What was killed at the timeout: `cgroup`, everything that the command had started, or `session`, everything in
-    /// its session; null without a timeout.
+    /// its session. Null without a timeout.
     killed: Option<String>,
     stdout: String,
     stderr: String,
@@ -90,6 +91,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         name: name.clone(),
         direct: !json,
         separate: json,
+        ends_with_caller: true,
         ..requested(args)?
     };
     let term = std::env::var("TERM").ok().filter(|_| tty).map(|term| format!("TERM={term}"));
@@ -102,22 +104,38 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         late(timeout, &shim.silence().await)
     };
     tokio::pin!(end, silence);
+    let mut passed_on = PassedOn::default();
+    let (refuses, mut refused) = mpsc::unbounded_channel();
     let outcome = loop {
         tokio::select! {
             outcome = &mut end => break outcome,
             error = &mut silence => break Err(error),
             happened = session.happened() => match happened {
                 Happened::Resized => attach::resize(&shim, &name).await,
-                // The command runs on, as it would if we had been killed.
-                Happened::Interrupted(signal) => return Ok(by_signal(signal)),
-                Happened::Left => return Ok(0),
-                // Nobody reads a terminal's output any more. Without a terminal, the command notices that its pipe is
-                // closed.
+                // The command decides what it means.
+                Happened::Interrupted(signal) => if passed_on.takes(signal) {
+                    pass_on(&shim, &name, signal, &refuses);
+                },
+                Happened::Left => {
+                    // A shim that does not answer reads it before the end of our connection, and one of an older version
+                    // lets the command run on anyway.
+                    let _ = shim.detach_exec(&name).await;
+                    return Ok(0);
+                }
+                // Nobody reads a terminal's output any more: the command is hung up. Without a terminal, it notices that
+                // its pipe is closed.
                 Happened::Unread if tty => {
                     let passed = session.what_is_there();
                     return passed.map(|()| 0).map_err(|error| error.within("output of the command is lost"));
                 }
                 Happened::Unread => {}
+            },
+            Some((signal, error)) = refused.recv() => match error.kind() {
+                Kind::Unavailable => break Err(error),
+                // A shim of an older version: the command runs on.
+                Kind::Unsupported => return Ok(by_signal(signal)),
+                // It has ended, or its shim died: the call for it says so.
+                _ => {}
             }
         }
     };
@@ -140,6 +158,16 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             Err(if killed_all { error } else { error.hint("what it had started in another session may run on") })
         }
     }
+}
+
+/// Sends the command a signal that we have got. Apart, as the shim answers only once the command runs.
+fn pass_on(shim: &Shim, name: &str, signal: ArrivedSignal, refuses: &UnboundedSender<(ArrivedSignal, Error)>) {
+    let (shim, name, refuses) = (shim.clone(), name.to_owned(), refuses.clone());
+    tokio::spawn(async move {
+        if let Err(error) = shim.signal_exec(&name, signal.number).await {
+            let _ = refuses.send((signal, error));
+        }
+    });
 }
 
 /// The command, as far as streams have no part in it.

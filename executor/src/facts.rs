@@ -354,6 +354,12 @@ pub struct ExecFacts {
     /// The signal that ended it, if one did before its deadline.
     #[serde(default)]
     pub signal: Option<i32>,
+    /// The OOM kills of the task that were reported when the exec began.
+    #[serde(default)]
+    pub oom_kills_before: u64,
+    /// Whether the kernel killed it for lack of memory.
+    #[serde(default)]
+    pub oom_killed: bool,
     /// When the exec was reaped; `None` until then.
     pub exited_at: Option<Timestamp>,
     /// Where the output went; gathered when facts are read.

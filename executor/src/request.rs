@@ -176,6 +176,8 @@ pub struct ExecOutcome {
     pub end: ExecEnd,
     /// The number of the signal that ended it; the exit code is 128 more then.
     pub signal: Option<i32>,
+    /// Whether the kernel killed it for lack of memory.
+    pub oom_killed: bool,
     /// The last bytes of stdout; of both streams if not captured separately.
     pub stdout: Vec<u8>,
     /// The last bytes of stderr if captured separately.

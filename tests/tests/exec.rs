@@ -2,6 +2,7 @@
 
 use bowline_tests::Host;
 use bowline_tests::harness::{eventually, fds_of, wait_for_its_cgroup};
+use serde_json::Value;
 
 const IDLE: &str = "echo ready; exec sleep 1000";
 
@@ -323,6 +324,19 @@ fn json_has_the_end_and_the_last_4_kib_of_each_stream() {
     let stdout = outcome["stdout"].as_str().expect("text");
     assert!(stdout.len() == 4096 && stdout.ends_with("4999\n5000\n"), "{ran}");
     assert_eq!(outcome["stderr"], "oops\n", "{ran}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn json_of_a_command_that_was_killed_for_lack_of_memory_says_so() {
+    let host = Host::new();
+    let task = host.task(IDLE).flag("--memory=32M").start();
+    for (script, killed) in [("exec tail /dev/zero", "oom".into()), ("kill -KILL $$", Value::Null)] {
+        let ran = task.exec_with(["--json"], script);
+        ran.assert_code(137);
+        assert_eq!(ran.json()["killed"], killed, "{script}: {ran}");
+    }
     task.end();
     host.assert_nothing_left();
 }

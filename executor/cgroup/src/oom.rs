@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::cgroup::Cgroup;
 use crate::layout::Layout;
-use crate::tree::read_fd;
+use crate::tree::{read_at, read_fd};
 use crate::{v1, v2};
 
 /// A watch on a cgroup's memory.
@@ -31,6 +31,16 @@ impl Layout {
         let dir = cgroup.dir(self.index("memory")?)?;
         let watch = if self.is_unified("memory") { unified(dir) } else { v1(dir) };
         watch.inspect_err(|error| tracing::debug!(%error, "running out of memory is told at the end only")).ok()
+    }
+}
+
+impl Layout {
+    /// How many processes of a cgroup were killed so far for lack of memory; `None` where the kernel does not count that.
+    /// Keeps no descriptor.
+    pub fn oom_kills_now(&self, cgroup: &Cgroup) -> Option<u64> {
+        let dir = cgroup.dir(self.index("memory")?)?;
+        let file = if self.is_unified("memory") { "memory.events" } else { "memory.oom_control" };
+        count_in(&read_at(dir, file).ok()?, "oom_kill")
     }
 }
 
@@ -68,7 +78,10 @@ impl OomWatch {
     /// The count that the kernel keeps under `name`: on v2 also `high`, how often the cgroup was slowed down.
     pub fn count(&self, name: &str) -> Option<u64> {
         let counter = self.counter.as_ref().unwrap_or(self.event.get_ref());
-        let text = read_fd(counter).ok()?;
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+        count_in(&read_fd(counter).ok()?, name)
     }
+}
+
+fn count_in(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }

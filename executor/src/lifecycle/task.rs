@@ -290,6 +290,11 @@ impl Life {
         self.status() != Status::Exited
     }
 
+    /// Whether its program runs, or waits for its end, and is not being killed.
+    pub fn runs(self) -> bool {
+        matches!(self, Life::Running | Life::Paused | Life::Stopping(_))
+    }
+
     /// Whether init was reaped: its pid may belong to another process.
     pub fn is_reaped(self) -> bool {
         matches!(self, Life::Reaped(_)) || !self.is_live()

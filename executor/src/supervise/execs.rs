@@ -7,6 +7,7 @@ use std::time::Instant;
 use bowline_cgroup::{Cgroup, Entry, ExecGroup};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
+use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended};
 use jiff::Timestamp;
 use oci_spec::runtime::Process;
@@ -120,6 +121,7 @@ impl Supervisor {
                 ends_with_caller: request.ends_with_caller,
                 deadline,
                 group,
+                oom_kills_before: facts.oom_kills,
                 ..ExecFacts::default()
             })
         });
@@ -332,11 +334,32 @@ impl Supervisor {
         match before(deadline, claim.ended()).await {
             Some(end) => {
                 let signal = if let Ended::Signaled(signal) = end.ended { Some(signal) } else { None };
-                task.facts.note(|facts| facts.execs.get_mut(&number).map(|exec| exec.signal = signal));
+                let oom_killed = signal == Some(libc::SIGKILL) && self.is_oom_killed(task, number);
+                task.facts.note(|facts| {
+                    let Some(exec) = facts.execs.get_mut(&number) else { return };
+                    (exec.signal, exec.oom_killed) = (signal, oom_killed);
+                });
                 task.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at);
             }
             None => task.exec_comes_to(number, Trigger::Deadline),
         }
+    }
+
+    /// Whether the kernel has killed an exec for lack of memory: SIGKILL has ended it, which neither the shim has sent nor
+    /// the end of the task's init, and the kernel has counted a kill.
+    fn is_oom_killed(&self, task: &Task, number: u64) -> bool {
+        let (before, by_shim) = task.facts.look(|facts| {
+            let exec = facts.execs.get(&number);
+            let killed = exec.is_none_or(|exec| exec.killed_at.is_some());
+            (exec.map_or(0, |exec| exec.oom_kills_before), killed || !facts.life.runs())
+        });
+        let init_ends = || {
+            let stat = task.pid().and_then(proc_stat::read);
+            stat.is_none_or(|stat| ProcStat::parse(&stat).is_none_or(|stat| stat.ends()))
+        };
+        !by_shim
+            && !init_ends()
+            && task.with_cgroup(|cgroup| self.layout.oom_kills_now(cgroup)).is_ok_and(|kills| kills > Some(before))
     }
 
     /// Reports the end of an exec once all of its own output is read. Processes that it left running may write
@@ -567,6 +590,7 @@ impl Task {
         Ok(ExecOutcome {
             end: exec.end.ok_or_else(gone)?,
             signal: exec.signal,
+            oom_killed: exec.oom_killed,
             stdout: tails.next().unwrap_or_default(),
             stderr: tails.next().unwrap_or_default(),
             started_at: exec.started_at.ok_or_else(gone)?,

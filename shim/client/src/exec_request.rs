@@ -77,5 +77,6 @@ pub(crate) fn outcome(told: ExecResponse) -> Result<ExecOutcome> {
         (None, _) => ExecEnd::TimedOut(Killed::Cgroup),
     };
     let (started_at, exited_at) = (time(told.started_at_ns)?, time(told.exited_at_ns)?);
-    Ok(ExecOutcome { end, signal: told.signal, stdout: told.stdout, stderr: told.stderr, started_at, exited_at })
+    let (signal, oom_killed) = (told.signal, told.killed == "oom");
+    Ok(ExecOutcome { end, signal, oom_killed, stdout: told.stdout, stderr: told.stderr, started_at, exited_at })
 }

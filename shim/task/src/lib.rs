@@ -248,7 +248,7 @@ async fn exec_outcome(asked: &Asked) -> Answer<ExecResponse> {
     }
     let outcome = asked.exec.outcome().await.map_err(|e| to_status(&e))?;
     let (exit_code, killed) = match outcome.end {
-        ExecEnd::Exited(code) => (Some(code), ""),
+        ExecEnd::Exited(code) => (Some(code), if outcome.oom_killed { "oom" } else { "" }),
         ExecEnd::TimedOut(killed) => (None, killed.as_str()),
     };
     Ok(ExecResponse {

@@ -28,7 +28,7 @@ struct Outcome {
     exit_code: Option<i32>,
     timed_out: bool,
     /// What was killed at the timeout: `cgroup`, everything that the command had started, or `session`, everything in
-    /// its session. Null without a timeout.
+    /// its session. `oom` where the kernel killed the command for lack of memory. Else null.
     killed: Option<String>,
     stdout: String,
     stderr: String,

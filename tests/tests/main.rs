@@ -122,6 +122,7 @@ mod hostile_seize;
 mod hostile_silent_shim;
 mod hostile_state;
 mod hostile_streams;
+mod idle_shim;
 mod init;
 mod installed_files;
 mod interrupt;

@@ -77,7 +77,7 @@ impl Pumps {
         let feeds = lines.feeds.borrow();
         let feeds = feeds.iter().filter_map(|feed| with(feed, |feed| feed.hand_over(lines.input.as_ref())));
         Handed {
-            process_ended: *lines.process_ended.borrow(),
+            process_ended: lines.process_ended.is_set(),
             streams: self.outputs.iter().zip(&lines.progress).map(read).collect(),
             log: self.outputs.iter().find_map(log).unwrap_or_default(),
             input: lines.input.as_ref().filter(|_| lines.terminal.is_none()).map(|input| Fd::of(input.get_ref())),
@@ -101,7 +101,9 @@ impl Handed {
             (None, None) => None,
         };
         let mut pumps = Pumps::new(input, terminal.clone());
-        pumps.process_ended.send_replace(self.process_ended);
+        if self.process_ended {
+            pumps.process_ended.set();
+        }
         let keeper = Keeper::default();
         if let Some(init) = &taken.keeper {
             keeper.be(init.try_clone().doing(Kind::Internal, || "cannot open a pidfd twice")?);

@@ -17,9 +17,10 @@ use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
 use super::end::{End, Owner, is_null, pipe};
+use super::flag::FlagReader;
 use crate::handover::{Fd, bytes};
 use crate::{page_release, waits};
 
@@ -44,7 +45,7 @@ impl Input {
     pub fn open(
         &self,
         owner: Owner,
-        process_ended: &watch::Receiver<bool>,
+        process_ended: &FlagReader,
         feeds: &Feeds,
     ) -> Result<(End, Option<Rc<AsyncFd<File>>>)> {
         match self {
@@ -101,21 +102,21 @@ fn open(path: &Path) -> Result<File> {
 
 /// Passes on what an attached client writes into the FIFO at `path`, until the FIFO ends, the
 /// process takes no more, or the process has ended.
-pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>, feeds: &Feeds) -> Result<()> {
+pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: FlagReader, feeds: &Feeds) -> Result<()> {
     let from = sys::register_fd(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
     begin(Feed::new(from, to), process_ended, feeds);
     Ok(())
 }
 
-fn begin(feed: Feed, process_ended: watch::Receiver<bool>, feeds: &Feeds) {
+fn begin(feed: Feed, process_ended: FlagReader, feeds: &Feeds) {
     let (feed, feeds) = (Rc::new(Mutex::new(feed)), feeds.clone());
     feeds.borrow_mut().push(Rc::downgrade(&feed));
     waits::begin(move || {
-        let (feed, feeds, mut process_ended) = (feed.clone(), feeds.clone(), process_ended.clone());
+        let (feed, feeds, process_ended) = (feed.clone(), feeds.clone(), process_ended.clone());
         async move {
             let mut under_way = feed.lock().await;
             tokio::select! {
-                _ = process_ended.wait_for(|ended| *ended) => {}
+                () = process_ended.until_set() => {}
                 _ = under_way.pass_on() => {}
             }
             under_way.chunk = Vec::new();
@@ -139,12 +140,7 @@ pub struct Handed {
 
 impl Handed {
     /// Goes on with the feed, whose process has the input `common` for all who attach.
-    pub fn take(
-        self,
-        common: Option<&Rc<AsyncFd<File>>>,
-        process_ended: watch::Receiver<bool>,
-        feeds: &Feeds,
-    ) -> Result<()> {
+    pub fn take(self, common: Option<&Rc<AsyncFd<File>>>, process_ended: FlagReader, feeds: &Feeds) -> Result<()> {
         let from = watched(self.from)?;
         let own = self.to.map(watched).transpose()?.map(Rc::new);
         let Some(to) = own.or_else(|| common.cloned()) else { return Ok(()) };

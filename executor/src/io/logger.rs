@@ -21,10 +21,11 @@ use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::end::pipe;
+use super::flag::FlagReader;
 use super::outlet::Target;
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
@@ -151,7 +152,7 @@ impl Logging {
     }
 
     /// Releases the logger once its process is connected and follows it to its end, which comes after the process's.
-    pub fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Option<Logged> {
+    pub fn see_off(mut self, process_ended: FlagReader) -> Option<Logged> {
         self.0.take().map(|running| running.see_off(process_ended))
     }
 }
@@ -163,14 +164,13 @@ impl Drop for Logging {
                 // Nothing was written that the logger would have to store.
                 running.kill();
             }
-            let (_, ended) = watch::channel(true);
-            running.see_off(ended);
+            running.see_off(FlagReader::already_set());
         }
     }
 }
 
 impl Running {
-    fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Logged {
+    fn see_off(mut self, process_ended: FlagReader) -> Logged {
         self.writes = None;
         let (running, gone) = (Rc::new(Mutex::new(self)), Rc::<WatchedValue<bool>>::default());
         let logged = Logged { running: Rc::downgrade(&running), gone: gone.clone() };
@@ -188,12 +188,11 @@ impl Running {
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    async fn end(&mut self, mut process_ended: watch::Receiver<bool>) {
+    async fn end(&mut self, process_ended: FlagReader) {
         if self.asked_at.is_none() && self.discarded.is_none() {
             tokio::select! {
                 _ = self.claim.ended() => self.discard(),
-                // An error means that the process was never started.
-                _ = process_ended.wait_for(|ended| *ended) => {}
+                () = process_ended.until_set() => {}
             }
         }
         if let Some([out, err]) = &self.discarded {
@@ -278,11 +277,7 @@ impl Handed {
     ///
     /// # Errors
     /// `Damaged` when a descriptor is missing; `Internal` when one cannot be watched.
-    pub fn take(
-        self,
-        claim: impl FnOnce(i32, Option<End>) -> Claim,
-        process_ended: watch::Receiver<bool>,
-    ) -> Result<Logged> {
+    pub fn take(self, claim: impl FnOnce(i32, Option<End>) -> Claim, process_ended: FlagReader) -> Result<Logged> {
         let Handed { pid, pidfd, end, reads, is_discarded, asked_at, asked } = self;
         let take = |[out, err]: [Fd; 2]| -> Result<[OwnedFd; 2]> { Ok([out.take()?, err.take()?]) };
         let reads = reads.map(take).transpose()?;

@@ -21,6 +21,7 @@
 
 mod counter;
 mod end;
+mod flag;
 mod handed;
 mod input;
 mod logger;
@@ -46,6 +47,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 pub use counter::Counter;
 use end::is_null;
 pub use end::{End, Owner, Stdio, pipe};
+use flag::{Flag, FlagReader};
 pub use handed::{Handed, Taken};
 pub use input::Input;
 use logger::Logged;
@@ -115,7 +117,7 @@ pub enum Wiring {
 #[derive(Debug)]
 pub struct Pumps {
     /// Set once the process has ended.
-    process_ended: watch::Sender<bool>,
+    process_ended: Flag,
     lines: Lines,
     kept: Option<Kept>,
     /// The outputs, in the order of `lines.progress`.
@@ -152,7 +154,7 @@ pub struct Lines {
     outputs: Vec<mpsc::UnboundedSender<Outlet>>,
     input: Option<Rc<AsyncFd<File>>>,
     terminal: Option<Rc<Terminal>>,
-    process_ended: watch::Receiver<bool>,
+    process_ended: FlagReader,
     /// How far each output has come.
     progress: Vec<watch::Receiver<Progress>>,
     /// Who writes to its input.
@@ -316,9 +318,9 @@ impl Kept {
 
 impl Pumps {
     fn new(input: Option<Rc<AsyncFd<File>>>, terminal: Option<Rc<Terminal>>) -> Pumps {
-        let (process_ended, ended) = watch::channel(false);
+        let process_ended = Flag::new();
         let (outputs, progress, feeds) = (Vec::new(), Vec::new(), Rc::default());
-        let lines = Lines { outputs, input, terminal, process_ended: ended, progress, feeds };
+        let lines = Lines { outputs, input, terminal, process_ended: process_ended.reader(), progress, feeds };
         Pumps { process_ended, lines, kept: None, outputs: Vec::new(), ending: Vec::new(), logger: None }
     }
 
@@ -408,7 +410,7 @@ impl Pumps {
 
     /// Marks the process as ended and waits until its tail is complete.
     pub async fn finish(&self) {
-        self.process_ended.send_if_modified(|ended| !std::mem::replace(ended, true));
+        self.process_ended.set();
         for stream in &self.lines.progress {
             // An error means that the pump has ended: the tail is as complete as it gets.
             let _ = stream.clone().wait_for(|p| p.tail_whole || p.flushed).await;

@@ -29,6 +29,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
+use super::flag::{Flag, FlagReader};
 use super::outlet::Readiness;
 use super::stream::Progress;
 use crate::clock::Moment;
@@ -50,27 +51,27 @@ thread_local! {
     /// The number of the last release.
     static LAST: Cell<u64> = const { Cell::new(0) };
     /// Those that were handed over, until both sides of each are taken over.
-    static HANDED: RefCell<BTreeMap<u64, watch::Sender<bool>>> = const { RefCell::new(BTreeMap::new()) };
+    static HANDED: RefCell<BTreeMap<u64, Flag>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// The manager's side of a process's relays: dropping it releases the process.
 #[derive(Debug)]
 pub struct Release {
     number: u64,
-    tell: watch::Sender<bool>,
+    tell: Flag,
 }
 
 /// The relays' side: told once the manager has released the process. Nothing that is written later matters.
 #[derive(Debug, Clone)]
 pub struct Released {
     number: u64,
-    hear: watch::Receiver<bool>,
+    hear: FlagReader,
 }
 
 impl Release {
     /// For the relays of a new process.
     pub fn of_new() -> Release {
-        Release::with(LAST.get() + 1, watch::Sender::new(false))
+        Release::with(LAST.get() + 1, Flag::new())
     }
 
     /// The one with this number, which the program before this one has handed over.
@@ -78,7 +79,7 @@ impl Release {
         Release::with(number, handed(number))
     }
 
-    fn with(number: u64, tell: watch::Sender<bool>) -> Release {
+    fn with(number: u64, tell: Flag) -> Release {
         LAST.set(LAST.get().max(number));
         Release { number, tell }
     }
@@ -90,18 +91,18 @@ impl Release {
 
     /// The side of the relays.
     pub fn released(&self) -> Released {
-        Released { number: self.number, hear: self.tell.subscribe() }
+        Released { number: self.number, hear: self.tell.reader() }
     }
 
     /// Releases the process. Returns when its relays have passed on all that they will.
     pub async fn release(self) {
-        self.tell.send_replace(true);
-        self.tell.closed().await;
+        self.tell.set();
+        self.tell.unread().await;
     }
 }
 
-fn handed(number: u64) -> watch::Sender<bool> {
-    HANDED.with_borrow_mut(|handed| handed.entry(number).or_insert_with(|| watch::Sender::new(false)).clone())
+fn handed(number: u64) -> Flag {
+    HANDED.with_borrow_mut(|handed| handed.entry(number).or_insert_with(Flag::new).clone())
 }
 
 /// Says that both sides of all releases are taken over.
@@ -120,7 +121,7 @@ pub struct Relay {
     kept: Vec<u8>,
     /// Whether the last read has filled the buffer.
     busy: bool,
-    process_ended: watch::Receiver<bool>,
+    process_ended: FlagReader,
     released: Released,
     tell: watch::Sender<Progress>,
     /// Whether everything that the process itself has written is passed on, or in the pipe of a full FIFO.
@@ -156,10 +157,10 @@ impl Handed {
     pub fn take(
         self,
         name: &'static str,
-        process_ended: watch::Receiver<bool>,
+        process_ended: FlagReader,
     ) -> bowline_error::Result<(Relay, watch::Receiver<Progress>)> {
         let Handed { kept, whole, last, drains_until, .. } = self;
-        let released = Released { number: self.released, hear: handed(self.released).subscribe() };
+        let released = Released { number: self.released, hear: handed(self.released).reader() };
         let (tell, hear) = watch::channel(self.progress);
         let relay = Relay::new(name, self.from.take()?, self.to.take()?.into(), process_ended, released, tell)?;
         Ok((Relay { kept, whole, last, drains_until, ..relay }, hear))
@@ -184,7 +185,7 @@ impl Relay {
         name: &'static str,
         from: OwnedFd,
         to: File,
-        process_ended: watch::Receiver<bool>,
+        process_ended: FlagReader,
         released: Released,
         tell: watch::Sender<Progress>,
     ) -> bowline_error::Result<Relay> {
@@ -235,10 +236,10 @@ impl Relay {
     async fn pump(&mut self) {
         let mut passes = 0;
         loop {
-            if is_set(&self.process_ended) && !self.whole {
+            if self.process_ended.is_set() && !self.whole {
                 self.tell_whole();
             }
-            if is_set(&self.released.hear) {
+            if self.released.hear.is_set() {
                 self.drain().await;
                 break;
             }
@@ -300,11 +301,11 @@ impl Relay {
     /// Waits until more can be passed on, or something has changed.
     async fn come(&mut self, full: bool) {
         let whole = self.whole;
-        let (mut process_ended, mut released) = (self.process_ended.clone(), self.released.hear.clone());
+        let (process_ended, released) = (self.process_ended.clone(), self.released.hear.clone());
         tokio::select! {
             () = self.passable(full) => {}
-            _ = process_ended.changed(), if !whole => {}
-            _ = released.changed() => {}
+            () = process_ended.until_set(), if !whole => {}
+            () = released.until_set() => {}
         }
     }
 
@@ -391,9 +392,4 @@ impl Relay {
         let held = ioctl_fionread(self.from.get_ref()).unwrap_or_default();
         usize::try_from(held).unwrap_or_default()
     }
-}
-
-/// Whether it is true, or will not change any more.
-fn is_set(flag: &watch::Receiver<bool>) -> bool {
-    *flag.borrow() || flag.has_changed().is_err()
 }

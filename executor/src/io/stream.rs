@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 
+use super::flag::FlagReader;
 use super::outlet::{self, Outlet, Readiness};
 use super::spare_end::{Keeper, KeptEnd};
 use super::tail::Tail;
@@ -43,7 +44,7 @@ pub struct Stream {
     guests: mpsc::UnboundedReceiver<Outlet>,
     route: Route,
     /// Whether its process has ended.
-    process_ended: watch::Receiver<bool>,
+    process_ended: FlagReader,
     /// Where the stream reports its progress.
     tell: watch::Sender<Progress>,
     /// Bytes that the log could not keep.
@@ -111,7 +112,7 @@ pub struct Joined {
     pub keeper: Keeper,
     /// The folder of a task that can be taken over.
     pub folder: Option<PathBuf>,
-    pub process_ended: watch::Receiver<bool>,
+    pub process_ended: FlagReader,
 }
 
 impl Handed {
@@ -165,7 +166,7 @@ impl Stream {
         outlet: Outlet,
         guests: mpsc::UnboundedReceiver<Outlet>,
         route: Route,
-        process_ended: watch::Receiver<bool>,
+        process_ended: FlagReader,
         tell: watch::Sender<Progress>,
     ) -> Stream {
         Stream {
@@ -231,9 +232,7 @@ impl Stream {
                 while rest.next().is_some() && self.read(Readiness::Ignored) {}
                 break;
             }
-            // The sender may be gone, as after a failed start.
-            let ended = *self.process_ended.borrow() || self.process_ended.has_changed().is_err();
-            if ended && !self.last_words {
+            if self.process_ended.is_set() && !self.last_words {
                 // Read what is there now and no more: a writer may be faster than the shim.
                 let mut left = LAST_WORDS;
                 while !self.over && left > 0 && self.read(Readiness::Ignored) {
@@ -264,7 +263,7 @@ impl Stream {
         if let Some(unread) = self.route.unread.take() {
             unread.end();
         }
-        if let Some(kept) = self.route.kept.take().filter(|_| !*self.process_ended.borrow()) {
+        if let Some(kept) = self.route.kept.take().filter(|_| !self.process_ended.is_set()) {
             kept.close();
         }
         let dropped = self.dropped();
@@ -300,7 +299,7 @@ impl Stream {
                 Step::Read
             }
             () = writable(outlets), if pending => Step::Flush,
-            _ = process_ended.changed(), if !last_words => Step::Ended,
+            () = process_ended.until_set(), if !last_words => Step::Ended,
             Some(outlet) = guests.recv() => Step::Joined(outlet),
             which = left(outlets) => Step::Left(which),
             () = until(deadline), if deadline.is_some() => Step::LetGo,

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -35,6 +36,17 @@ impl Trace {
     /// What it has written by now.
     pub fn so_far(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until the process makes no system call for a second, which one that runs in a loop never does.
+    #[track_caller]
+    pub fn wait_until_idle(&self, who: &str) {
+        let calls = || self.so_far().len();
+        eventually(format!("{who} makes no system call for a second"), || {
+            let before = calls();
+            std::thread::sleep(Duration::from_secs(1));
+            (calls() == before).then_some(())
+        });
     }
 
     /// Stops strace itself: from then on nobody can reap what it traces, until [`Trace::end`].

@@ -1,7 +1,7 @@
 //! An additional process in a live task.
 //!
 //! ```text
-//!   shim ─fork─► worker ─setns(init)─clone3(CLONE_PARENT | CLONE_VM)─► exec ─► cgroup ─► confine ─► execve
+//!   shim ─fork─► worker ─setns(task)─clone3(CLONE_PARENT | CLONE_VM)─► exec ─► cgroup ─► confine ─► execve
 //! ```
 //!
 //! An exec has init's credentials, filter, capabilities, namespaces and cgroup unless the request
@@ -14,16 +14,16 @@ use std::path::Path;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Kind, Result};
-use bowline_sys as sys;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{self, Mode, OFlags};
 
 use crate::child::{self, ChildFds, Payload};
 use crate::cloning::{self, Live, Report};
+use crate::entrance::Entrance;
 use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
 use crate::lsm::Labels;
-use crate::namespaces::{self, Namespaces};
+use crate::namespaces::Namespaces;
 use crate::seccomp::Filter;
 use crate::{notify, rootfs, unsupported};
 
@@ -41,6 +41,7 @@ pub struct Exec<'a> {
     /// The cgroups that the exec joins.
     pub entry: Entry,
     pub namespaces: &'a Namespaces,
+    pub entrance: &'a Entrance,
     /// The task's init, which is not reaped yet: its pid is still its own.
     pub init: &'a Live,
     /// Whether the exec stays in the session keyring instead of beginning one.
@@ -65,24 +66,15 @@ impl Exec<'_> {
             // Use the host's /proc, before the task's comes into sight.
             child::oom_score_adj("self", self.process)?;
             child::first_affinity(self.process)?;
-            let what = || "cannot enter the task's namespaces";
-            // Without a mount namespace, the task's root is that of its processes alone.
-            let root = self.namespaces.shares_mounts().then(|| open_root(self.init)).transpose()?;
-            let flags = self.namespaces.exec_flags();
-            if self.namespaces.joins(libc::CLONE_NEWUSER) {
-                namespaces::drop_groups()?;
-            }
-            if flags != 0 {
-                sys::setns(init, flags).doing(Kind::WrongState, what)?;
-            }
-            root.map_or(Ok(()), |root| namespaces::change_root(root.as_fd())).doing(Kind::WrongState, what)?;
+            self.entrance.enter(self.init, self.namespaces)?;
             Ok(null)
         };
         let labels = Labels::of(self.process)?;
         let own_cgroup = self.namespaces.own_cgroup_namespace();
         // Inside its user namespace, nobody may look into an init that is not dumpable, which setns asks of a pidfd.
-        let cgroup = (own_cgroup && self.namespaces.in_user_namespace()).then(|| open_cgroup_namespace(self.init));
-        let cgroup = cgroup.transpose()?;
+        let is_closed = own_cgroup && self.namespaces.in_user_namespace() && self.entrance.cgroup().is_none();
+        let cgroup = is_closed.then(|| open_cgroup_namespace(self.init)).transpose()?;
+        let cgroup = own_cgroup.then(|| self.entrance.cgroup().or(cgroup.as_ref().map(OwnedFd::as_fd)).unwrap_or(init));
         let become_exec = |entry: &Entry| {
             let payload = Payload {
                 process: self.process,
@@ -101,9 +93,7 @@ impl Exec<'_> {
         };
         let mut keep: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.extend(labels.as_ref().map(Labels::fd));
-        if own_cgroup {
-            keep.push(cgroup.as_ref().map_or(init, OwnedFd::as_fd).as_raw_fd());
-        }
+        keep.extend(cgroup.map(|cgroup| cgroup.as_raw_fd()));
         let child_fds = ChildFds::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
         // Its worker has changed its score and entered its time namespace.
         let shared = libc::CLONE_VM as u64;
@@ -111,13 +101,6 @@ impl Exec<'_> {
         drop(tell);
         Report::new(report, Some(worker), notify, last_words)
     }
-}
-
-/// Opens the root of init, which is unreaped: its pid is its own.
-fn open_root(init: &Live) -> Result<OwnedFd> {
-    let path = format!("/proc/{}/root", init.pid);
-    fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .doing(Kind::WrongState, || format!("cannot open {path}"))
 }
 
 /// Opens the cgroup namespace of init, which is unreaped.

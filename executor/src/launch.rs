@@ -81,7 +81,7 @@ impl Prepared<'_> {
             return Err(Error::new(Kind::Unsupported, message));
         }
         // Opened here, as the child is cloned into another.
-        let mounts = namespaces.shares_mounts().then(namespaces::open_own_mounts).transpose()?;
+        let mounts = namespaces.shares_mounts().then(namespaces::open_shared_mounts).transpose()?;
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
         // The shim makes it: a helper of init would count among the task's processes.
         let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();

@@ -1,5 +1,6 @@
 //! Which namespaces a task gets new, which it joins, and which it shares with the host.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
 use rustix::fs;
 
 pub use crate::idmap::host_ids;
+
+/// What a task was launched in, by device and inode: each kind of namespace by its [`name`], and its root.
+pub type Identities = BTreeMap<String, (u64, u64)>;
 
 /// The namespaces of one task, as CLONE_NEW* bits and paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,6 +84,13 @@ impl Namespaces {
         (self.new | joined) & !libc::CLONE_NEWCGROUP
     }
 
+    /// All kinds of namespaces that an exec enters, the user namespace last.
+    pub fn entered(&self) -> Vec<c_int> {
+        let cgroup = if self.own_cgroup_namespace() { libc::CLONE_NEWCGROUP } else { 0 };
+        let entered = self.exec_flags() | cgroup;
+        FILES.iter().map(|(flag, _)| *flag).filter(|flag| entered & flag != 0).collect()
+    }
+
     /// Whether an exec has a cgroup namespace to join.
     pub fn own_cgroup_namespace(&self) -> bool {
         self.is_new(libc::CLONE_NEWCGROUP) || self.joins(libc::CLONE_NEWCGROUP)
@@ -127,13 +138,18 @@ fn refuse_hosts_mounts(namespace: &OwnedFd) -> Result<()> {
 ///
 /// # Errors
 /// `Unsupported` on kernels without detached mounts.
-pub fn open_own_mounts() -> Result<OwnedFd> {
+pub fn open_shared_mounts() -> Result<OwnedFd> {
     if !sys::has_mount_fds() {
         let message = "a task without a mount namespace needs detached mounts, which this kernel lacks";
         return Err(Error::new(Kind::Unsupported, message)
             .in_field("namespaces")
             .hint("add a namespace of type mount, or use Linux 5.12"));
     }
+    open_own_mounts()
+}
+
+/// Opens the caller's mount namespace.
+pub fn open_own_mounts() -> Result<OwnedFd> {
     let opened = File::open("/proc/self/ns/mnt").doing(Kind::Internal, || "cannot open the mount namespace")?;
     Ok(opened.into())
 }
@@ -205,7 +221,25 @@ fn flag(kind: LinuxNamespaceType) -> c_int {
     }
 }
 
-fn name(flag: c_int) -> &'static str {
+/// The files in `/proc/PID/ns` (namespaces(7)), the user namespace last.
+const FILES: [(c_int, &str); 8] = [
+    (libc::CLONE_NEWNS, "mnt"),
+    (libc::CLONE_NEWCGROUP, "cgroup"),
+    (libc::CLONE_NEWUTS, "uts"),
+    (libc::CLONE_NEWIPC, "ipc"),
+    (libc::CLONE_NEWPID, "pid"),
+    (libc::CLONE_NEWNET, "net"),
+    (sys::CLONE_NEWTIME, "time"),
+    (libc::CLONE_NEWUSER, "user"),
+];
+
+/// The name of a kind's file in `/proc/PID/ns`.
+pub fn file(kind: c_int) -> &'static str {
+    FILES.iter().find(|(flag, _)| *flag == kind).map_or("mnt", |(_, file)| file)
+}
+
+/// The name of a kind in a configuration.
+pub fn name(flag: c_int) -> &'static str {
     match flag {
         libc::CLONE_NEWCGROUP => "cgroup",
         libc::CLONE_NEWUTS => "uts",

@@ -173,7 +173,7 @@ impl Shared {
                 let opened = sys::unless_gone(File::open(&path).map(Some)).doing(Kind::Internal, || what(&path))?;
                 let Some(opened) = opened.map(OwnedFd::from) else { continue };
                 let inode = fstat(&opened).doing(Kind::Internal, || what(&path))?.st_ino;
-                if sys::owner_of_namespace(opened.as_fd()).is_ok() && inode == *wanted {
+                if inode == *wanted && is_ours(flag, opened.as_fd()) {
                     return Ok(Some(opened));
                 }
             }
@@ -295,6 +295,14 @@ fn set(key: &str, path: &str, value: &str) -> Result<()> {
     let written = file.and_then(|mut file| file.write_all(value.as_bytes()));
     let set = written.doing(Kind::BadSpec, || format!("cannot set {key} to {value}"));
     set.map_err(|error| error.in_field("sysctls"))
+}
+
+/// Whether a namespace can be the one that a shim has made. Once nobody holds that, a member may make another one with its
+/// number, in a user namespace of its own. The number of a network is held by a file.
+fn is_ours(flag: c_int, namespace: BorrowedFd<'_>) -> bool {
+    let own = || fs::metadata("/proc/self/ns/user").map(|own| own.ino());
+    let is_own = |owner: OwnedFd| fstat(&owner).is_ok_and(|owner| own().is_ok_and(|own| own == owner.st_ino));
+    sys::owner_of_namespace(namespace).is_ok_and(|owner| flag == libc::CLONE_NEWNET || is_own(owner))
 }
 
 /// Sends this process's namespaces. These fds do not come from a path: such an fd would keep what

@@ -117,6 +117,7 @@ mod hostile_leaving;
 mod hostile_logs;
 mod hostile_metrics;
 mod hostile_mounts;
+mod hostile_namespaces;
 mod hostile_null;
 mod hostile_seize;
 mod hostile_silent_shim;

@@ -16,6 +16,7 @@ use crate::health::Health;
 use crate::hooks::Poststop;
 use crate::inheritance::RecordedLimits;
 use crate::lifecycle::shutdown::StopPlan;
+use crate::namespaces::Identities;
 use crate::network::Connected;
 use crate::report::{ExitReport, SliceEnforcement, StoppedBy};
 use crate::watch::{Finding, Watched};
@@ -84,6 +85,9 @@ pub struct Record {
     /// own: a shim that takes over gives commands the same.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: RecordedLimits,
+    /// What init was launched in, where it may leave that and commands must not follow it there: see `entrance`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub launched_in: Identities,
     /// The hooks to run as the task is removed; absent where there are none, for a manager's bundle, and once they have
     /// been run.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -49,7 +49,9 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::capability::Capability;
 use bowline_spec::seccomp::{self, Abis};
 use bowline_sys::SharedText;
-use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompFilterFlag, LinuxSyscall};
+use oci_spec::runtime::{
+    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompFilterFlag, LinuxSyscall,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -120,12 +122,40 @@ impl Filter {
         Ok(self)
     }
 
+    /// Whether it keeps a process in the namespaces that it is in, whatever the process may do otherwise.
+    pub fn keeps_namespaces(&self) -> bool {
+        let refused = |ops: &[bpf::Op], (arch, call): &(Arch, u32)| {
+            let answer = bpf::answer(ops, *arch as u32, *call).map(|answer| answer & !SECCOMP_RET_DATA);
+            let refused = [libc::SECCOMP_RET_ERRNO, libc::SECCOMP_RET_KILL_THREAD, libc::SECCOMP_RET_KILL_PROCESS];
+            answer.is_some_and(|answer| refused.contains(&answer))
+        };
+        !LEAVING.is_empty()
+            && bpf::read(&self.program).is_some_and(|ops| LEAVING.iter().all(|call| refused(&ops, call)))
+    }
+
     /// Where a process with this filter leaves an error, if it may not report that otherwise.
     pub fn last_words(&self) -> Result<Option<SharedText>> {
         let words = (!self.reports).then(SharedText::new).transpose();
         words.doing(Kind::Internal, || "cannot share memory with a process")
     }
 }
+
+/// unshare(2) and setns(2), by every way in which a program can call them; empty where those are not listed here.
+const LEAVING: &[(Arch, u32)] = if cfg!(target_arch = "x86_64") {
+    // The x32 bit, __X32_SYSCALL_BIT, makes other numbers of the same architecture.
+    &[
+        (Arch::ScmpArchX86_64, 272),
+        (Arch::ScmpArchX86_64, 308),
+        (Arch::ScmpArchX86_64, 0x4000_0000 | 272),
+        (Arch::ScmpArchX86_64, 0x4000_0000 | 308),
+        (Arch::ScmpArchX86, 310),
+        (Arch::ScmpArchX86, 346),
+    ]
+} else if cfg!(target_arch = "aarch64") {
+    &[(Arch::ScmpArchAarch64, 97), (Arch::ScmpArchAarch64, 268), (Arch::ScmpArchArm, 337), (Arch::ScmpArchArm, 375)]
+} else {
+    &[]
+};
 
 /// Whether a filter allows a call of this architecture, whatever its arguments.
 fn allows(program: &[bpf::Op], call: libc::c_long) -> bool {

@@ -37,6 +37,7 @@ use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
 use crate::cloning::Live;
+use crate::entrance::Entrance;
 use crate::folder::{EventCounts, Folder, Lock, Record};
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
@@ -245,6 +246,7 @@ impl Supervisor {
         let tail = io::new_tail(io::TAIL);
         let pumps = pumps(&plan, &id, &init, kept.outputs, &tail)?;
         let claim = claim(&plan, &init)?;
+        let entrance = init.as_ref().map(|live| entrance(live, &plan)).transpose()?.unwrap_or_default();
         // Its init says so once, and had nobody to say it to. It may have been ended since.
         let end = workload_ended(&plan).map(End::now);
         let init_lost = plan.record.reused_pid().filter(|_| init.is_none());
@@ -256,6 +258,7 @@ impl Supervisor {
         {
             let mut handles = task.handles.borrow_mut();
             (handles.init_watch, handles.pumps) = (kept.watch.map(Rc::new), Some(Rc::new(pumps)));
+            handles.entrance = entrance;
         }
         task.facts.change(|facts| {
             facts.go_on_from(frozen);
@@ -337,7 +340,7 @@ async fn members_lock(folder: &Folder) -> Result<Lock> {
 const EXECUTES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Whether the program of a task was started whose shim died while it was launched. An init without an order to start
-/// it ends by itself; without `bowline-init` an init that has ended may or may not have started it.
+/// it ends by itself; any other has told so.
 ///
 /// # Errors
 /// `Timeout` when the init neither ends nor executes anything.

@@ -49,6 +49,11 @@ impl Supervisor {
             let message = format!("task {id} is {}: only a running or paused one can be checkpointed", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         };
+        // The task would be restored in what it has made, and its record says otherwise.
+        task.handles.borrow().entrance.check_init(pid).map_err(|error| match has_ended(pid) {
+            true => ended_meanwhile(id),
+            false => error.within(format_args!("task {id}")),
+        })?;
         let is_paused = matches!(status, Status::Paused);
         let frozen = if is_paused { task.with_cgroup(|cgroup| self.layout.freezer_folder(cgroup))? } else { None };
         let setting = task.facts.look(|facts| facts.particulars.criu.clone());

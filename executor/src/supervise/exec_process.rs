@@ -1,15 +1,14 @@
 //! Builds an exec's process description: init's, changed as the caller asks.
 
-use std::os::fd::AsFd as _;
-
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::effective_until_execve;
 use bowline_spec::user::User;
 use oci_spec::runtime::{Process, UserBuilder};
 
+use super::execs::gone;
 use super::launches::owner;
 use super::task::Task;
-use crate::accounts::{self, Wanted};
+use crate::accounts::Wanted;
 use crate::facts::TaskFacts;
 use crate::io::Owner;
 use crate::request::Exec;
@@ -17,7 +16,7 @@ use crate::{bundle, tolerance, unsupported};
 
 impl Task {
     /// Init's process, with the changes that the request asks for.
-    pub(super) fn exec_process(&self, request: &Exec) -> Result<Process> {
+    pub(super) async fn exec_process(&self, request: &Exec) -> Result<Process> {
         if let Some(process) = &request.process {
             return self.completed(process);
         }
@@ -43,7 +42,7 @@ impl Task {
                 let message = format!("user {user}: a task of the profile untrusted has but one user, its own");
                 return Err(Error::new(Kind::BadSpec, message).hint("leave --user out"));
             }
-            let home = self.become_user(&mut process, user)?;
+            let home = Box::pin(self.become_user(&mut process, user)).await?;
             if !self.says_home(request) {
                 let env = merged(process.env().as_deref().unwrap_or_default(), &[format!("HOME={home}")])?;
                 process.set_env(Some(env));
@@ -110,14 +109,15 @@ impl Task {
     }
 
     /// Makes `user` the process's. Returns that user's home.
-    fn become_user(&self, process: &mut Process, user: &str) -> Result<String> {
+    async fn become_user(&self, process: &mut Process, user: &str) -> Result<String> {
         let user: User = user.parse()?;
-        let pid = self.pid().unwrap_or_default();
-        // Init is unreaped, so its pid cannot be reused; its root is the task's root.
-        let root = std::fs::File::open(format!("/proc/{pid}/root"));
-        let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
         let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
-        let ids = accounts::resolve(root.as_fd(), wanted)?;
+        let resolving = {
+            let handles = self.handles.borrow();
+            let init = handles.init.as_ref().ok_or_else(|| gone(self))?;
+            handles.entrance.resolve(init, &self.namespaces, wanted)?
+        };
+        let ids = resolving.answer().await?;
         let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
         process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);
         Ok(ids.home.map_or_else(|| "/".to_owned(), |home| home.to_string_lossy().into_owned()))

@@ -110,7 +110,8 @@ impl Supervisor {
             let message = format!("task {id} is {}: nothing can be run in it", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         }
-        let process = task.exec_process(request)?;
+        task.handles.borrow().entrance.check().map_err(|error| error.within(format_args!("task {id}")))?;
+        let process = task.exec_process(request).await?;
         let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
         let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
         let number = task.facts.change(|facts| {
@@ -443,8 +444,21 @@ async fn clone_into(
         let Task { id, spec, namespaces, .. } = task;
         let (id, bundle) = (id.as_str(), &*task.bundle());
         let keeps_keyring = task.facts.look(|facts| facts.particulars.keeps_keyring);
-        exec_launch::Exec { process, id, bundle, spec, filter, stdio, null, entry, namespaces, init, keeps_keyring }
-            .clone_exec()?
+        let exec = exec_launch::Exec {
+            process,
+            id,
+            bundle,
+            spec,
+            filter,
+            stdio,
+            null,
+            entry,
+            namespaces,
+            entrance: &handles.entrance,
+            init,
+            keeps_keyring,
+        };
+        exec.clone_exec()?
     };
     let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
     let give_up = async {
@@ -454,7 +468,8 @@ async fn clone_into(
     Ok(report.cloned(give_up).await?.map(|pid| (report, pid)))
 }
 
-fn gone(task: &Task) -> Error {
+/// The error for a task whose init has ended.
+pub(super) fn gone(task: &Task) -> Error {
     Error::new(Kind::WrongState, format!("task {} has exited", task.id))
 }
 

@@ -13,6 +13,7 @@ use crate::claim::Claim;
 use crate::claimed_uid::ClaimedUid;
 use crate::clock::Moment;
 use crate::cloning::Live;
+use crate::entrance::Entrance;
 use crate::folder::Lock;
 use crate::init_program::InitWatch;
 use crate::io::{Lines, Pumps, Tail};
@@ -27,6 +28,8 @@ use crate::watch::KernelLog;
 pub struct TaskHandles {
     /// Init, until its exit is known.
     pub init: Option<Live>,
+    /// How execs get into the task.
+    pub entrance: Entrance,
     /// Reports init's exit.
     pub claim: Claim,
     /// Where the shim learns of the workload's end, if `bowline-init` is above it.
@@ -110,6 +113,7 @@ impl TaskHandles {
     pub fn new(init: Option<Live>, claim: Claim, tail: Tail, cgroup: Option<Cgroup>) -> TaskHandles {
         TaskHandles {
             init,
+            entrance: Entrance::default(),
             claim,
             init_watch: None,
             cgroup,

@@ -30,6 +30,7 @@ use super::{adoption, execs};
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
 use crate::cloning::Live;
+use crate::entrance::{self, Entrance};
 use crate::events;
 use crate::facts::{Cgroups, ExecFacts, SandboxFacts, ShimFacts, TaskFacts};
 use crate::folder::{Folder, Lock};
@@ -106,6 +107,9 @@ struct HandedTask {
     claimed: Option<claimed_uid::Handed>,
     #[serde(default)]
     shared: sandbox_namespaces::Handed,
+    /// `None` from a program that held nothing.
+    #[serde(default)]
+    entrance: Option<entrance::Handed>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -353,6 +357,11 @@ impl Supervisor {
             shared: handed.shared.take()?,
             notes: Vec::new(),
         };
+        handles.entrance = match (handed.entrance, &handles.init) {
+            (Some(entrance), _) => entrance.take()?,
+            (None, Some(live)) => adoption::entrance(live, &plan)?,
+            (None, None) => Entrance::default(),
+        };
         let task = Task::with(id.clone(), plan, handles);
         task.facts.note(|now| *now = facts);
         Ok(task)
@@ -389,6 +398,7 @@ impl Task {
             lock: handles.lock.as_ref().map(Fd::of),
             claimed: handles.claimed.as_ref().map(claimed_uid::ClaimedUid::hand_over),
             shared: handles.shared.hand_over(),
+            entrance: Some(handles.entrance.hand_over()),
         }
     }
 }

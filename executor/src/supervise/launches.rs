@@ -401,6 +401,7 @@ impl Supervisor {
                 Some(starting) => Some(starting.ready(pid, &task.spec, &task.namespaces, hooks).await?),
                 None => None,
             };
+            task.hold_entrance(pid)?;
             let mut pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
             task.happen(&self.layout, Trigger::SetUp)?;

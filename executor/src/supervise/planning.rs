@@ -28,7 +28,7 @@ use crate::claimed_uid::ClaimedUid;
 use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, ROOTFS, Record};
 use crate::hooks::{Container, Poststop};
-use crate::namespaces::{self, Namespaces};
+use crate::namespaces::{self, Identities, Namespaces};
 use crate::report::SliceEnforcement;
 use crate::request::{Bundle, Launch};
 use crate::rootfs::Additions;
@@ -235,6 +235,7 @@ impl Supervisor {
             foreground: Default::default(),
             secret_variables: false,
             limits: inheritance::to_record(),
+            launched_in: Identities::new(),
             poststop: None,
             remembered: None,
             task: None,

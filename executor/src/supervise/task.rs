@@ -20,6 +20,7 @@ use super::launch_plan::LaunchPlan;
 use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::cloning::Live;
+use crate::entrance::Entrance;
 use crate::facts::TaskFacts;
 use crate::folder::Folder;
 use crate::io::{Attachment, Lines, Tail, WindowSize};
@@ -99,6 +100,18 @@ impl Task {
             handles: RefCell::new(handles),
             turns: Turns::default(),
         }
+    }
+
+    /// Holds what an init with this pid was launched in, where it may leave that. Called before its program is executed.
+    pub(super) fn hold_entrance(&self, pid: i32) -> Result<()> {
+        let (is_bowline_init, is_recorded) = self.facts.look(|facts| (facts.record.init, facts.record.outlives_shim()));
+        let entrance = Entrance::of_new(pid, &self.namespaces, self.filter.as_ref(), is_bowline_init)?;
+        if is_recorded {
+            let launched_in = entrance.identities(pid)?;
+            self.facts.note(|facts| facts.record.launched_in = launched_in);
+        }
+        self.handles.borrow_mut().entrance = entrance;
+        Ok(())
     }
 
     /// When the lifecycle needs the next [`Trigger::Tick`].

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use oci_spec::runtime::LinuxSeccomp;
+use serde::{Deserialize, Serialize};
 
 use crate::capability::Capability;
 
@@ -41,7 +42,7 @@ pub struct Host {
 }
 
 /// The ids of a user, whose names are looked up already.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UserIds {
     /// User id, inside the user namespace.
     pub uid: u32,

@@ -87,9 +87,9 @@ impl Exec<'_> {
                 keeps_keyring: self.keeps_keyring,
                 labels: labels.as_ref(),
                 init: None,
+                start_mark: None,
             };
-            let cgroup_of = own_cgroup.then(|| cgroup.as_ref().map_or(init, OwnedFd::as_fd));
-            child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
+            child::run_exec(&payload, cgroup, tell.as_raw_fd())
         };
         let mut keep: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.extend(labels.as_ref().map(Labels::fd));

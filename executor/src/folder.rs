@@ -38,7 +38,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::events::{self, Entry, Event, Journal, Reader};
 use crate::report::ExitReport;
-use crate::reserve::{Put, Reserve};
+use crate::reserve::{self, Put, Reserve};
 use crate::{record, trust};
 
 pub use state_dir::{LASTING, StateDir};
@@ -281,6 +281,12 @@ impl Folder {
     pub fn reserve_exit(&self) -> Result<Reserve> {
         let path = self.file(RESERVED);
         Reserve::take(&path).map_err(|error| cannot("write", &path, &error))
+    }
+
+    /// Whether the command of the task with this record may have run, where its launch was cut short and its init has
+    /// executed its program or ended.
+    pub fn may_have_run(&self, record: &Record) -> bool {
+        record.pid.is_some() && reserve::is_marked(&self.file(RESERVED)).unwrap_or(true)
     }
 
     /// Takes over the room for the exit report that an earlier shim has reserved.

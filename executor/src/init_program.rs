@@ -18,13 +18,14 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::folder::{Folder, Record};
+use crate::folder::Folder;
 use crate::handover::Fd;
 use crate::io::pipe;
 use crate::{sealed, trust};
@@ -89,15 +90,6 @@ impl InitProgram {
     /// The descriptors that the program needs, by number.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
         std::iter::once(self.binary.as_raw_fd()).chain(self.inherited().map(|fd| fd.as_raw_fd()))
-    }
-
-    /// Stores that the workload is executed from here on, whatever becomes of the shim.
-    ///
-    /// # Errors
-    /// `Internal` when the file cannot be written to.
-    pub fn starts(&self) -> Result<()> {
-        let stored = self.status.write_all_at(&bowline_init::STARTED.to_ne_bytes(), 0);
-        stored.doing(Kind::Internal, || "cannot store that the command is executed")
     }
 
     fn inherited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -185,8 +177,23 @@ pub fn reopen(pid: i32, folder: &Folder) -> Result<Kept> {
         }),
         // It has ended, and has no command line any more.
         Some([]) if line.is_empty() => Ok(Kept::default()),
+        // It ends, and has kept the one that it was forked with, the shim's, until now.
+        Some(_) | None if ends(pid) => Ok(Kept::default()),
         Some(_) | None => Err(Error::new(Kind::Internal, format!("process {pid} is no {NAME}"))),
     }
+}
+
+fn ends(pid: i32) -> bool {
+    proc_stat::read(pid).as_deref().and_then(ProcStat::parse).is_none_or(|stat| stat.ends())
+}
+
+/// Whether a process has a command line: one that executes `bowline-init` has none for a moment, nor has one that has
+/// ended.
+///
+/// # Errors
+/// `Internal` when that cannot be read.
+pub fn has_command_line(pid: i32) -> Result<bool> {
+    Ok(!read_of(pid, "cmdline")?.is_empty())
 }
 
 /// The secret variables that the `bowline-init` with this pid keeps. Nobody but root can read them there.
@@ -234,24 +241,13 @@ pub fn workload_ended(folder: &Folder) -> Option<Ended> {
     stored_in(&open_status(folder).ok()?)
 }
 
-/// Whether the command of the task in `folder` may have run, where its launch was cut short and its init has
-/// executed its program or ended. Only `bowline-init` tells for sure.
-pub fn may_have_run(folder: &Folder, record: &Record) -> bool {
-    let told = || number_in(&open_status(folder).ok()?).map(bowline_init::is_started);
-    record.pid.is_some() && (!record.init || told().unwrap_or(true))
-}
-
 /// What a `bowline-init` has stored in the file that it has mapped.
 fn stored_in(status: &File) -> Option<Ended> {
-    let status = ExitStatus::from_raw(bowline_init::status(number_in(status)?)?);
+    let mut stored = [0; bowline_init::PAGE];
+    status.read_exact_at(&mut stored, 0).ok()?;
+    let status = ExitStatus::from_raw(bowline_init::status(u64::from_ne_bytes(stored))?);
     Some(match status.signal() {
         Some(signal) => Ended::Signaled(signal),
         None => Ended::Exited(status.code().unwrap_or_default()),
     })
-}
-
-fn number_in(status: &File) -> Option<u64> {
-    let mut stored = [0; bowline_init::PAGE];
-    status.read_exact_at(&mut stored, 0).ok()?;
-    Some(u64::from_ne_bytes(stored))
 }

@@ -27,6 +27,7 @@ use crate::io::{self, Stdio};
 use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
 use crate::notify;
+use crate::reserve::StartMark;
 use crate::rootfs::{self, Additions};
 use crate::seccomp::Filter;
 use crate::unsupported;
@@ -50,6 +51,8 @@ pub struct Prepared<'a> {
     pub init: Option<InitProgram>,
     /// What the root has beyond the configuration.
     pub additions: &'a Additions,
+    /// Where init tells that it executes the program, if another shim may ask.
+    pub start_mark: Option<StartMark<'a>>,
 }
 
 /// Init is cloned and sets itself up.
@@ -68,7 +71,19 @@ pub struct Held {
 impl Prepared<'_> {
     /// Clones init. From here on the caller must reap it.
     pub fn clone_init(self) -> Result<Starting> {
-        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring, own_folders, init, additions } = self;
+        let Prepared {
+            id,
+            spec,
+            bundle,
+            cgroup,
+            filter,
+            stdio,
+            keeps_keyring,
+            own_folders,
+            init,
+            additions,
+            start_mark,
+        } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         unsupported::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
@@ -102,6 +117,9 @@ impl Prepared<'_> {
         keep.extend([&theirs, &nobody, &mounts].into_iter().flatten().map(|fd| fd.as_raw_fd()));
         keep.extend(labels.as_ref().map(Labels::fd));
         keep.extend(init.iter().flat_map(InitProgram::fds));
+        // With a listener the filter is loaded before the start, and may deny this.
+        let start_mark = start_mark.filter(|_| notify.is_none());
+        keep.extend(start_mark.map(StartMark::fd));
         if let Some(sources) = &sources {
             sources.push_fds(&mut keep);
         }
@@ -118,6 +136,7 @@ impl Prepared<'_> {
                 keeps_keyring,
                 labels: labels.as_ref(),
                 init: init.as_ref(),
+                start_mark,
             };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());

@@ -149,7 +149,6 @@ pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::{compile_filter, configure};
 pub use idmap::Idmap;
 pub use inheritance::{InheritedLimits, leave_behind};
-pub use init_program::may_have_run;
 pub use io::{Attachment, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   launch: exit.json.new, open, a page behind it
+//!   start:  a byte in it, by init
 //!   end:    the report into it ─► exit.json
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
@@ -41,6 +43,35 @@ enum Stage {
     Filled,
     /// The file has the name of the report.
     Placed,
+}
+
+/// Where init tells that it is about to execute the program: this outlives a shim that dies meanwhile.
+///
+/// The file has a length from then on. It costs one call, as the shim has the file open.
+#[derive(Debug, Clone, Copy)]
+pub struct StartMark<'a>(BorrowedFd<'a>);
+
+impl StartMark<'_> {
+    /// The descriptor that init needs for this.
+    pub fn fd(self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Tells that the program is executed from here on, whatever becomes of the shim.
+    pub fn set(self) -> io::Result<()> {
+        rustix::io::pwrite(self.0, b"s", 0).map(drop).map_err(io::Error::from)
+    }
+
+    /// Takes that back, as init fails.
+    pub fn unset(self) {
+        // On an error the program may have run, which is said then.
+        let _ = rustix::fs::ftruncate(self.0, 0);
+    }
+}
+
+/// Whether an init has told, in the reserve at `temporary`, that it executes the program; `None` where that is not known.
+pub fn is_marked(temporary: &Path) -> Option<bool> {
+    fs::symlink_metadata(temporary).ok().map(|file| file.len() > 0)
 }
 
 /// The result of writing a report.
@@ -92,14 +123,19 @@ impl Reserve {
             // Somebody has removed it, or has put something else in its place.
             Err(_) => trust::create(temporary)?,
         };
-        if file.metadata()?.len() > 0 {
-            // That shim has died while it wrote the report.
-            file.set_len(0)?;
+        if file.metadata()?.len() > 1 {
+            // That shim has died while it wrote the report. The mark of the start stays.
+            file.set_len(1)?;
         }
         if let Err(error) = take_room(&file) {
             tracing::warn!(%error, "there is no room for the exit report yet");
         }
         Ok(Reserve { file, stage: Stage::Empty })
+    }
+
+    /// Where init tells that it executes the program.
+    pub fn start_mark(&self) -> StartMark<'_> {
+        StartMark(self.file.as_fd())
     }
 
     /// Writes the report to `path`, whole or not at all; after an error the caller may try again.

@@ -185,6 +185,7 @@ mod stop;
 mod storm_bystanders;
 mod storm_interrupt;
 mod storm_replace;
+mod storm_starting;
 mod storm_wait;
 mod terminal;
 mod terminal_screen;

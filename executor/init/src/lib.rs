@@ -21,14 +21,6 @@ pub const fn ended(status: i32) -> u64 {
     ENDED | status.cast_unsigned() as u64
 }
 
-/// Set in the number once the shim has ordered the workload to be executed, and until it has ended.
-pub const STARTED: u64 = 1 << 33;
-
-/// Whether the number says that the workload was ordered to be executed.
-pub const fn is_started(number: u64) -> bool {
-    number & (STARTED | ENDED) != 0
-}
-
 /// The workload's status, as of wait(2), if the number says that it has ended.
 pub const fn status(number: u64) -> Option<i32> {
     if number & ENDED == 0 { None } else { Some((number as u32).cast_signed()) }

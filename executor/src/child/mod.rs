@@ -41,10 +41,10 @@ use oci_spec::runtime::Spec;
 use rustix::fs::{Mode, OFlags};
 
 use crate::hooks::{Container, Point};
-use crate::init_program::InitProgram;
 use crate::io::{End, Stdio};
 use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
+use crate::reserve::StartMark;
 use crate::rootfs::{self, Additions, Sources};
 use crate::{memory_policy, network, time_namespace};
 
@@ -86,6 +86,7 @@ fn fail(payload: &Payload<'_>, report: RawFd, outcome: Result<Infallible>) -> ! 
         Some(words) => words.store(&serde_json::to_vec(&error).unwrap_or_default()),
         None => tell_error(report, &error),
     }
+    payload.start_mark.into_iter().for_each(StartMark::unset);
     sys::exit_now(1)
 }
 
@@ -174,7 +175,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     let held = || {
         sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
         await_order(orders, START)?;
-        payload.init.filter(|_| !early).map_or(Ok(()), InitProgram::starts)
+        let told = payload.start_mark.map_or(Ok(()), StartMark::set);
+        told.doing(Kind::Internal, || "cannot store that the command is executed")
     };
     if !early {
         held()?;
@@ -223,6 +225,7 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
 fn close_what_was_used(payload: &Payload<'_>, labels: Option<&Opened<'_>>, also: [RawFd; 2]) {
     let mut keep: Vec<RawFd> = also.into_iter().chain(payload.notify.map(|fd| fd.as_raw_fd())).collect();
     keep.extend(labels.into_iter().flat_map(Opened::fds));
+    keep.extend(payload.start_mark.map(StartMark::fd));
     if let Some(init) = payload.init {
         keep.extend(init.fds().chain(payload.labels.map(Labels::fd)));
     }

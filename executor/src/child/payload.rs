@@ -9,6 +9,7 @@ use oci_spec::runtime::{Process, Spec};
 use crate::init_program::InitProgram;
 use crate::io::Stdio;
 use crate::lsm::Labels;
+use crate::reserve::StartMark;
 
 /// What every process of a task needs.
 pub struct Payload<'a> {
@@ -29,4 +30,6 @@ pub struct Payload<'a> {
     pub labels: Option<&'a Labels<'a>>,
     /// The program that stays above the workload as its init, if there is one.
     pub init: Option<&'a InitProgram>,
+    /// Where init tells that it executes the program, if another shim may ask.
+    pub start_mark: Option<StartMark<'a>>,
 }

@@ -345,15 +345,23 @@ const EXECUTES_WITHIN: Duration = Duration::from_secs(10);
 /// # Errors
 /// `Timeout` when the init neither ends nor executes anything.
 async fn is_started(folder: &Folder, record: &Record, init: Option<&Live>) -> Result<bool> {
-    let is_a_fork = || -> Result<bool> {
-        let Some(Live { pid, .. }) = init else { return Ok(false) };
+    let Some(Live { pid, .. }) = init else { return Ok(folder.may_have_run(record)) };
+    let stat = || -> Result<Option<bool>> {
         let stat = proc_stat::find(*pid).doing(Kind::Internal, || format!("cannot look at process {pid}"))?;
-        Ok(stat.as_deref().and_then(ProcStat::parse).is_some_and(|stat| stat.is_a_fork()))
+        let stat = stat.as_deref().and_then(ProcStat::parse).filter(|stat| !stat.ends());
+        Ok(stat.map(|stat| stat.is_a_fork()))
     };
     let give_up = Moment::now().after(EXECUTES_WITHIN);
     let mut wait = Duration::from_micros(200);
     // Nothing tells that a process which is not one's own child executes a program.
-    while is_a_fork()? {
+    loop {
+        match stat()? {
+            // It has ended.
+            None => return Ok(folder.may_have_run(record)),
+            // In the middle of execve(2) it has no command line, by which `bowline-init` is known.
+            Some(false) if !record.init || init_program::has_command_line(*pid)? => return Ok(true),
+            Some(_) => {}
+        }
         if Moment::now() > give_up {
             let message = format!("its init does not start within {EXECUTES_WITHIN:?}");
             return Err(Error::new(Kind::Timeout, message));
@@ -361,7 +369,16 @@ async fn is_started(folder: &Folder, record: &Record, init: Option<&Live>) -> Re
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_millis(50));
     }
-    Ok(init_program::may_have_run(folder, record))
+}
+
+/// The way into a task whose program runs already.
+pub fn entrance(live: &Live, plan: &LaunchPlan) -> Result<Entrance> {
+    let LaunchPlan { namespaces, filter, record, .. } = plan;
+    match Entrance::again(live.pid, namespaces, filter.as_ref(), record.init, &record.launched_in) {
+        // It has ended.
+        Err(error) if error.kind() == Kind::WrongState => Ok(Entrance::default()),
+        entrance => entrance,
+    }
 }
 
 /// The claim on the end of an init that is another process's child.

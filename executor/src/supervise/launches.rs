@@ -31,6 +31,7 @@ use crate::log::{self, LogFiles};
 use crate::manager_events::ManagerEvent;
 use crate::namespaces;
 use crate::request::{Bundle, Launch, Launched, Source};
+use crate::reserve::Reserve;
 use crate::rootfs::Additions;
 use crate::rootfs::layers::{self, Layer};
 use crate::{bundle, rootfs, stats, waits};
@@ -513,8 +514,20 @@ impl Supervisor {
         // A bundle's configuration says by PATH alone where its command is.
         let is_described = plan.record.task.as_ref().is_some_and(|task| task.bundle.is_none());
         let own_folders = if is_described { OWN_FOLDERS } else { &[] };
-        let prepared =
-            Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring, own_folders, init, additions };
+        let start_mark = plan.reserve.as_ref().filter(|_| plan.record.outlives_shim()).map(Reserve::start_mark);
+        let prepared = Prepared {
+            id,
+            spec,
+            bundle,
+            cgroup: &cgroup,
+            filter,
+            stdio,
+            keeps_keyring,
+            own_folders,
+            init,
+            additions,
+            start_mark,
+        };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => {
                 let leaving = self.facts.until_it(|facts| facts.life.is_leaving());

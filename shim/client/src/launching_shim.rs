@@ -11,8 +11,7 @@ use std::process::Child;
 use std::sync::Arc;
 
 use bowline_executor::{
-    Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, may_have_run, remove_folder, undo,
-    undo_sandbox,
+    Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, remove_folder, undo, undo_sandbox,
 };
 use bowline_protocol::wire::proto::bowline::{LaunchRequest, LaunchResponse};
 use bowline_spec::id::TaskId;
@@ -155,13 +154,14 @@ impl Up {
         let id = self.shim.id.clone();
         loop {
             match find_or_adopt(&self.folder, &id, &self.programs).await {
-                Ok(Presence::Live(new)) if new.succeeds(&self.shim) => {
+                Ok(Presence::Live(new)) if new.succeeds(&self.shim) => match new.state().await {
                     // That of a sandbox does not go on with a member whose command was not started.
-                    if new.state().await.is_ok_and(|state| state.is_none()) {
-                        return Err(self.shim_died(broken)?);
-                    }
-                    self.shim = new;
-                }
+                    Ok(None) => return Err(self.shim_died(broken)?),
+                    Ok(Some(_)) => self.shim = new,
+                    Err(silent) if silent.kind() == Kind::Unavailable => return Err(silent),
+                    // Somebody else has started it, and it does not take over a task whose command was not started.
+                    Err(_) => continue,
+                },
                 Ok(Presence::Live(same)) => match same.version().await {
                     // Its children have its socket for a moment after it was killed.
                     Err(error) if error.kind() != Kind::Unavailable => continue,
@@ -188,7 +188,7 @@ impl Up {
             self.by = By::Nobody;
         }
         let record = self.folder.record()?;
-        let may_have_run = record.is_some_and(|record| may_have_run(&self.folder, &record));
+        let may_have_run = record.is_some_and(|record| self.folder.may_have_run(&record));
         Ok(if may_have_run { error } else { never_started(&self.shim.id) })
     }
 

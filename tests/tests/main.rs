@@ -187,6 +187,7 @@ mod storm_interrupt;
 mod storm_replace;
 mod storm_starting;
 mod storm_wait;
+mod storm_pause;
 mod terminal;
 mod terminal_screen;
 mod timeout;

@@ -18,6 +18,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use oci_spec::runtime::Process;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::{Errno, write};
@@ -41,7 +42,7 @@ pub fn has_selinux() -> bool {
 /// Whether [`DEFAULT_PROFILE`] is loaded. Without AppArmor, this is one system call.
 pub fn has_default_profile() -> bool {
     // One line for each profile: bowline-default (enforce)
-    let loaded = fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap_or_default();
+    let loaded = sys::read_kernel_text("/sys/kernel/security/apparmor/profiles").unwrap_or_default();
     loaded.lines().any(|line| line.rsplit_once(" (").is_some_and(|(name, _)| name == DEFAULT_PROFILE))
 }
 

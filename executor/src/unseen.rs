@@ -9,8 +9,6 @@
 //! A record has the numbers of the pid namespace that its shim was in. Whoever looks from another one must neither take
 //! the task for ended nor remove it. Must not: signal or change anything.
 
-use std::fs;
-
 use bowline_cgroup::{self as cgroup, Cgroup, CgroupIdentity, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, proc_stat};
@@ -150,7 +148,7 @@ fn has_other_number(layout: &Layout, cgroup: &Cgroup, (pid, started): Recorded) 
 
 /// The numbers of a process in the pid namespaces below the one of this process.
 fn inner_pids(process: i32) -> Vec<i32> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let status = sys::read_kernel_text(&format!("/proc/{process}/status")).unwrap_or_default();
     parse_inner_pids(&status).unwrap_or_default()
 }
 

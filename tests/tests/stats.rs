@@ -209,3 +209,20 @@ fn a_second_reading_opens_no_path() {
     task.end();
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_process_is_listed_whatever_its_name_is() {
+    let host = Host::new();
+    let task = host.task("printf '\\377\\033[2J\\377' > /proc/$$/comm; echo ready; sleep 1000; :").start();
+    task.wait_for_line("ready");
+    let of_json: Vec<Value> = task.stats()["processes"].as_array().expect("a list").clone();
+    let names = |pid: i32| of_json.iter().find(|one| one["pid"] == pid).map(|one| one["name"].clone());
+    assert_eq!(task.processes().into_iter().filter(|pid| names(*pid).is_none()).count(), 0, "{of_json:?}");
+    assert!(of_json.iter().any(|one| one["name"] == "\u{fffd}\u{1b}[2J\u{fffd}"), "{of_json:?}");
+    for table in [host.bowline(["stats", task.id()]), host.bowline(["top", "--once"])] {
+        table.assert_code(0);
+        assert!(table.out().contains("\u{fffd}") && !table.out().contains('\u{1b}'), "{table}");
+    }
+    task.end();
+    host.assert_nothing_left();
+}

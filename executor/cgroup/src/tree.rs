@@ -118,7 +118,8 @@ pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
 /// Reads an open file from its beginning: the kernel makes the text again.
 ///
 /// A read that leaves half of its room unused has met the end. The kernel fills the room record by record (`seq_file`),
-/// and no record of a list, such as a pid, is as long as that; every other file is a single record.
+/// and no record of a list, such as a pid, is as long as that; every other file is a single record. Bytes that are no
+/// UTF-8 are replaced: a process chooses its own name.
 pub fn read_fd(file: &OwnedFd) -> rustix::io::Result<String> {
     const ROOM: usize = 4096;
     let mut text = Vec::with_capacity(ROOM);
@@ -126,7 +127,7 @@ pub fn read_fd(file: &OwnedFd) -> rustix::io::Result<String> {
         text.reserve(ROOM);
         let before = text.len();
         match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut text), before as u64) {
-            Ok(length) if length < ROOM / 2 => return String::from_utf8(text).map_err(|_| Errno::ILSEQ),
+            Ok(length) if length < ROOM / 2 => return Ok(sys::lossy(text)),
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }

@@ -20,7 +20,7 @@ pub struct Process {
     pub pid: i32,
     /// The exec's number, if the process is an exec.
     pub exec: Option<u64>,
-    /// The process's name: at most 15 bytes.
+    /// The process's name: at most 15 bytes, of which those that are no UTF-8 are replaced by U+FFFD.
     pub name: String,
     /// How many threads it has, the first one included.
     pub threads: u64,

@@ -61,9 +61,15 @@ pub use signals::{
 /// The text of a file of the kernel's, whose size is not known before it is read.
 ///
 /// # Errors
-/// The kernel's; `InvalidData` for what is no UTF-8.
+/// The kernel's.
 pub fn read_kernel_text(path: &str) -> io::Result<String> {
-    String::from_utf8(read_kernel_bytes(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    read_kernel_bytes(path).map(lossy)
+}
+
+/// Bytes as text. What is no UTF-8 becomes U+FFFD: a file of the kernel's has names that any process may choose, such as
+/// its own.
+pub fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// `std::fs::read` asks for the size, and then reads twice as much each time from 32 bytes on.

@@ -11,7 +11,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use super::proc_stat::{self, ProcStat};
-use super::{check, own};
+use super::{check, own, read_kernel_text};
 
 /// The time namespace (linux/sched.h), which libc does not have for every target.
 pub const CLONE_NEWTIME: c_int = 0x80;
@@ -371,7 +371,7 @@ pub fn exit_now(code: c_int) -> ! {
 pub fn overwrite_command_line(name: &[u8]) -> io::Result<()> {
     // proc(5): arg_start and arg_end; the name in the fields before may contain anything.
     const ARG_START: usize = 48 - 3;
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let stat = read_kernel_text("/proc/self/stat")?;
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     let number = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
     let (Some(start), Some(end)) = (number(ARG_START), number(ARG_START + 1)) else {

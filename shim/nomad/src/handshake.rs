@@ -100,7 +100,8 @@ fn share(socket: &Path, group: &str) -> Result<()> {
     let gid = match group.parse() {
         Ok(gid) => gid,
         Err(_) => {
-            let groups = std::fs::read_to_string("/etc/group").doing(Kind::Internal, what)?;
+            let groups = std::fs::read("/etc/group").doing(Kind::Internal, what)?;
+            let groups = String::from_utf8_lossy(&groups);
             let of_group = |line: &str| line.strip_prefix(group)?.strip_prefix(':')?.split(':').nth(1)?.parse().ok();
             let found = groups.lines().find_map(of_group);
             found.ok_or_else(|| Error::new(Kind::Usage, format!("{}: there is no such group", what())))?

@@ -124,6 +124,21 @@ fn its_line_names_a_socket_that_is_there() {
 }
 
 #[test]
+fn its_socket_is_private_whatever_the_umask() {
+    let host = Host::new();
+    let plugin = by_hand(&host, &[COOKIE]);
+    let mut command = host.command("/bin/sh");
+    command.args(["-c", "umask 000; exec \"$0\""]).arg(plugin.get_program());
+    command.envs(plugin.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let plugin = host.spawn_command(command);
+    let line = first_line(&plugin);
+    let path = line.split('|').nth(3).expect("a path");
+    assert_eq!(fs::metadata(path).expect("it is there").permissions().mode() & 0o777, 0o600);
+    drop(plugin);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_group_may_be_given_its_socket() {
     let host = Host::new();
     let plugin = host.spawn_command(by_hand(&host, &[COOKIE, ("PLUGIN_UNIX_SOCKET_GROUP", "65534")]));

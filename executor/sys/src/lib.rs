@@ -25,6 +25,7 @@ pub mod proc_stat;
 mod processes;
 mod recent;
 mod signals;
+mod sockets;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -57,6 +58,7 @@ pub use signals::{
     ALL_SIGNALS, Arrived, block_signals, changed_signals, default_signals, report_signal, wait_for_signal,
     with_signals_blocked,
 };
+pub use sockets::{BACKLOG, listen_privately};
 
 /// The text of a file of the kernel's, whose size is not known before it is read.
 ///

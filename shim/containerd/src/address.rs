@@ -14,8 +14,8 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Result};
-use rustix::fs::{FlockOperation, Mode};
+use bowline_executor::{Doing, Error, Kind, Result, listen_privately};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sha2::{Digest, Sha256};
@@ -101,7 +101,7 @@ pub fn bind(address: &str) -> Result<Bound> {
 }
 
 fn bind_or_join(path: &Path) -> std::io::Result<Bound> {
-    match listen(path) {
+    match listen_privately(path) {
         Err(Errno::ADDRINUSE) => {}
         bound => return Ok(Bound::Ours(bound?)),
     }
@@ -109,17 +109,7 @@ fn bind_or_join(path: &Path) -> std::io::Result<Bound> {
         return Ok(Bound::Served);
     }
     std::fs::remove_file(path)?;
-    Ok(Bound::Ours(listen(path)?))
-}
-
-/// Listens at `path`. Only the owner can ever connect: Linux creates the file with the mode that the socket has.
-fn listen(path: &Path) -> rustix::io::Result<UnixListener> {
-    const WAITING: i32 = 4096;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, WAITING)?;
-    Ok(socket.into())
+    Ok(Bound::Ours(listen_privately(path)?))
 }
 
 /// Whether connections are accepted at `path`.

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_executor::{Doing, Error, Kind, Result, listen_privately};
 use rustix::fs::Gid;
 use tempfile::NamedTempFile;
 
@@ -62,13 +62,15 @@ impl Handshake {
         })
     }
 
-    /// Listens at a new socket, which is removed when the result is dropped.
+    /// Listens at a new socket, which only this user can reach, and the group that the host names. It is removed when the
+    /// result is dropped.
     ///
     /// # Errors
     /// `Internal` when the folder takes no socket, `Usage` for a group that does not exist.
     pub fn listen(&self) -> Result<NamedTempFile<UnixListener>> {
         let what = || format!("cannot listen in {}", self.folder.display());
-        let listener = tempfile::Builder::new().prefix("plugin").make_in(&self.folder, |path| UnixListener::bind(path));
+        let listen = |path: &Path| listen_privately(path).map_err(io::Error::from);
+        let listener = tempfile::Builder::new().prefix("plugin").make_in(&self.folder, listen);
         let listener = listener.doing(Kind::Internal, what)?;
         if let Some(group) = &self.group {
             share(listener.path(), group)?;

@@ -2,12 +2,13 @@
 //! waited longest.
 //!
 //! ```text
-//!   admitted ─► Waiting ─► Gathering ─► Answering ─► Waiting …
+//!   admitted ─► Waiting ─► Gathering ─► Answering ─► Waiting; out, if others wait for a place
 //!                  └────── may be shown out ──┘
 //! ```
 //!
-//! So a client that sends nothing, sends a byte now and then, or does not read its answer cannot block others, however
-//! many such clients there are. Must not: speak HTTP.
+//! So a client that sends nothing, sends a byte now and then, does not read its answer, or asks without end cannot block
+//! others, however many such clients there are. Each user of a unix socket has at most half of the places. Clients
+//! without a place wait in `queue`. Must not: speak HTTP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,6 +37,9 @@ pub enum Phase {
 /// A phase, and when it began.
 type Stand = (Phase, Instant);
 
+/// How long a new client is not shown out, because its request is on its way; unless such clients fill half of the places.
+const WELCOME: Duration = Duration::from_millis(100);
+
 pub struct House {
     room: usize,
     /// How long a client may take to send a whole request, and to read its answer.
@@ -47,7 +51,15 @@ pub struct House {
 #[derive(Default)]
 struct Inside {
     next: u64,
-    guests: BTreeMap<u64, watch::Sender<Stand>>,
+    guests: BTreeMap<u64, Guest>,
+    /// Whether clients wait for a place.
+    queue: bool,
+}
+
+struct Guest {
+    /// The client's user, if known.
+    uid: Option<u32>,
+    stand: watch::Sender<Stand>,
 }
 
 /// A client's place, until this is dropped.
@@ -63,29 +75,58 @@ impl House {
         Arc::new(House { room, patience, inside: Mutex::default(), changed: Notify::new() })
     }
 
-    /// Takes a place for a new client; if all are taken, shows another client out.
-    pub async fn admit(self: &Arc<House>) -> Seat {
-        loop {
-            let changed = self.changed.notified();
-            let has_room = self.inside().guests.len() < self.room;
-            if has_room || self.show_out() {
-                return self.seat();
-            }
-            // The answers of all clients are being prepared.
-            changed.await;
-        }
+    /// Takes a place for a new client of the user `uid`, if that is known. If all places are taken, or half of them by
+    /// this user, shows another client out. `None` if none can be: their answers are being prepared.
+    pub fn admit(self: &Arc<House>, uid: Option<u32>) -> Option<Seat> {
+        let (all, of_user) = {
+            let inside = self.inside();
+            (inside.guests.len(), inside.guests.values().filter(|guest| uid.is_some() && guest.uid == uid).count())
+        };
+        let has_place = if of_user >= self.room.div_ceil(2) {
+            self.show_out_of(|guest| guest.uid == uid)
+        } else {
+            all < self.room || self.show_out()
+        };
+        has_place.then(|| self.seat(uid))
+    }
+
+    /// Whether all places are taken.
+    pub fn is_full(&self) -> bool {
+        self.inside().guests.len() >= self.room
     }
 
     /// Shows out the client that has waited longest; false if none waits.
     pub fn show_out(&self) -> bool {
+        self.show_out_of(|_| true)
+    }
+
+    /// Like [`House::show_out`], one of these clients.
+    fn show_out_of(&self, is_one: impl Fn(&Guest) -> bool) -> bool {
         let mut inside = self.inside();
-        let stands = inside.guests.iter().map(|(number, guest)| (*guest.borrow(), *number));
-        let longest = stands.filter(|((phase, _), _)| *phase < Phase::Gathering).min();
+        let stands = || inside.guests.iter().map(|(number, guest)| (*guest.stand.borrow(), *number, guest));
+        let crowded = 2 * stands().filter(|((phase, _), ..)| *phase == Phase::Waiting).count() >= self.room;
+        let may_go = |(phase, since): Stand| match phase {
+            Phase::Waiting => crowded || since.elapsed() >= WELCOME,
+            Phase::Answering => true,
+            Phase::Gathering | Phase::Out => false,
+        };
+        let those = stands().filter(|(stand, _, guest)| is_one(guest) && may_go(*stand));
+        let longest = those.map(|(stand, number, _)| (stand, number)).min();
         let guest = longest.and_then(|(_, number)| inside.guests.remove(&number));
         if let Some(guest) = &guest {
-            guest.send_replace((Phase::Out, Instant::now()));
+            guest.stand.send_replace((Phase::Out, Instant::now()));
         }
         guest.is_some()
+    }
+
+    /// Sets whether clients wait for a place: then nobody keeps one beyond an answer.
+    pub fn set_queue(&self, waits: bool) {
+        self.inside().queue = waits;
+    }
+
+    /// Waits until a client has left, or is in another phase.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Waits until all clients have left.
@@ -99,12 +140,12 @@ impl House {
         }
     }
 
-    fn seat(self: &Arc<House>) -> Seat {
+    fn seat(self: &Arc<House>, uid: Option<u32>) -> Seat {
         let (stand, _) = watch::channel((Phase::Waiting, Instant::now()));
         let mut inside = self.inside();
         inside.next += 1;
         let number = inside.next;
-        inside.guests.insert(number, stand.clone());
+        inside.guests.insert(number, Guest { uid, stand: stand.clone() });
         Seat { house: self.clone(), number, stand }
     }
 
@@ -132,6 +173,16 @@ impl Seat {
             enters
         });
         self.house.changed.notify_one();
+    }
+
+    /// Whether the client must leave after its next answer, because others wait.
+    pub fn is_last(&self) -> bool {
+        self.house.inside().queue
+    }
+
+    /// Whether the client has lost its place.
+    pub fn is_out(&self) -> bool {
+        self.stand.borrow().0 == Phase::Out
     }
 
     /// Waits until the client must leave: for another client, or because it takes too long.
@@ -187,7 +238,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Seated<T> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.connection).poll_flush(cx))?;
         if self.seat.stand.borrow().0 == Phase::Answering {
-            self.seat.enter(Phase::Waiting);
+            self.seat.enter(if self.seat.is_last() { Phase::Out } else { Phase::Waiting });
         }
         Poll::Ready(Ok(()))
     }
@@ -198,35 +249,76 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Seated<T> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
-    fn is_out(seat: &Seat) -> bool {
-        seat.stand.borrow().0 == Phase::Out
+    const LONG: [Duration; 2] = [Duration::from_secs(1000); 2];
+
+    /// A place for each of these users.
+    fn seats<const N: usize>(house: &Arc<House>, uids: [Option<u32>; N]) -> [Seat; N] {
+        uids.map(|uid| house.admit(uid).unwrap())
     }
 
     #[tokio::test]
     async fn who_has_waited_longest_makes_room() {
-        let house = House::new(3, [Duration::from_secs(1000); 2]);
-        let seats = [house.admit().await, house.admit().await, house.admit().await];
+        let house = House::new(3, LONG);
+        let seats = seats(&house, [None; 3]);
         seats[0].enter(Phase::Answering);
         seats[1].enter(Phase::Gathering);
-        let fourth = house.admit().await;
-        assert_eq!(seats.each_ref().map(is_out), [false, false, true], "the first has asked, the second as well");
+        tokio::time::sleep(WELCOME).await;
+        let fourth = house.admit(None).unwrap();
+        assert_eq!(seats.each_ref().map(Seat::is_out), [false, false, true], "the first has asked, the second as well");
         seats[2].over().await;
         fourth.enter(Phase::Gathering);
-        let fifth = house.admit().await;
-        assert!(is_out(&seats[0]), "nobody else waits, and it reads");
+        let fifth = house.admit(None).unwrap();
+        assert!(seats[0].is_out(), "nobody else waits, and it reads");
         fifth.enter(Phase::Gathering);
-        assert!(!house.show_out());
-        let mut sixth = std::pin::pin!(house.admit());
-        tokio::select! {
-            biased;
-            _ = &mut sixth => panic!("all have their answers made"),
-            () = tokio::task::yield_now() => {}
-        }
+        assert!(!house.show_out() && house.admit(None).is_none(), "all have their answers made");
         drop(fourth);
-        sixth.await;
+        house.changed().await;
+        assert!(house.admit(None).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_new_client_is_shown_out_only_for_a_crowd_of_such() {
+        let house = House::new(4, LONG);
+        let seats = seats(&house, [None; 4]);
+        seats[..3].iter().for_each(|seat| seat.enter(Phase::Gathering));
+        assert!(house.admit(None).is_none(), "its request is on its way");
+        tokio::time::sleep(WELCOME).await;
+        let _another = house.admit(None).unwrap();
+        assert!(seats[3].is_out());
+        drop(seats);
+        let _crowd = [house.admit(None), house.admit(None), house.admit(None)];
+        assert!(house.admit(None).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_user_has_half_of_the_places() {
+        let house = House::new(5, LONG);
+        let (user, other) = (Some(1000), Some(0));
+        let seats = seats(&house, [user; 3]);
+        seats.iter().for_each(|seat| seat.enter(Phase::Gathering));
+        assert!(house.admit(user).is_none());
+        let others = [house.admit(other).unwrap(), house.admit(None).unwrap()];
+        assert!(house.admit(other).is_none(), "all places are taken, by new clients");
+        seats[1].enter(Phase::Answering);
+        assert!(house.admit(user).is_some() && seats[1].is_out(), "its own place");
+        assert!(!others.iter().any(Seat::is_out));
+    }
+
+    #[tokio::test]
+    async fn nobody_keeps_a_place_beyond_an_answer_while_others_wait() {
+        let house = House::new(2, LONG);
+        for waits in [false, true] {
+            house.set_queue(waits);
+            let seat = Arc::new(house.admit(None).unwrap());
+            seat.enter(Phase::Answering);
+            let mut connection = Seated { connection: tokio::io::empty(), seat: seat.clone() };
+            tokio::io::AsyncWriteExt::flush(&mut connection).await.unwrap();
+            assert_eq!(seat.is_out(), waits);
+        }
     }
 
     #[tokio::test]
@@ -234,7 +326,7 @@ mod tests {
         let short = Duration::from_millis(20);
         let house = House::new(3, [short, 2 * short]);
         let begun = Instant::now();
-        let seat = house.admit().await;
+        let seat = house.admit(None).unwrap();
         seat.enter(Phase::Waiting);
         seat.over().await;
         assert!(begun.elapsed() >= short);

@@ -4,7 +4,7 @@
 //! ```text
 //!   args ─► listen ─► serve ─► gather, from all shims ─► families ─► text
 //!                       │        └ containerd: from those that its bundles name
-//!                       ├ client_limit: who is connected, and who has to go
+//!                       ├ client_limit: who is connected, and who has to go; queue: who waits for a place
 //!                       └ negotiate: which form
 //! ```
 //!
@@ -21,6 +21,7 @@ mod gather;
 mod gatherer;
 mod listen;
 mod negotiate;
+mod queue;
 mod serve;
 mod text;
 
@@ -40,8 +41,8 @@ use self::text::Form;
 pub async fn run(state: &StateDir, args: MetricsArgs, say: fn(&str) -> Result<()>) -> Result<u8> {
     let gatherer = Arc::new(Gatherer::new(state, Containerd::at(args.containerd)?));
     if args.once {
-        let text = families::of(&*gatherer.scrape().await?).render(Form::Text);
-        return say(text.trim_end_matches('\n')).map(|()| 0);
+        let text = gatherer.scrape().await?.text(Form::Text);
+        return say(String::from_utf8_lossy(&text).trim_end_matches('\n')).map(|()| 0);
     }
     let asked = signals()?;
     let listener = listen::listen(state, args.listen, args.allow_remote)?;

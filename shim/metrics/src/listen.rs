@@ -7,11 +7,10 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
-use rustix::fs::Mode;
+use bowline_executor::{BACKLOG, Doing, Error, Kind, Result, StateDir, listen_privately};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::args::Place;
@@ -26,6 +25,13 @@ pub enum Listener {
     /// A socket in the file system, and the guard that removes it.
     Unix(tokio::net::UnixListener, Socket),
     Address(tokio::net::TcpListener, SocketAddr),
+}
+
+/// A client that has connected.
+pub struct Client {
+    pub connection: Box<dyn Connection>,
+    /// The user who connected. Only a unix socket tells.
+    pub uid: Option<u32>,
 }
 
 /// A connection of either kind.
@@ -87,6 +93,8 @@ fn at_address(address: SocketAddr, allow_remote: bool) -> Result<Listener> {
         }
     })?;
     let bound = listener.local_addr().doing(Kind::Internal, what)?;
+    // std asks for 128: one more would have to knock again, a second later.
+    rustix::net::listen(&listener, BACKLOG).doing(Kind::Internal, what)?;
     listener.set_nonblocking(true).doing(Kind::Internal, what)?;
     Ok(Listener::Address(tokio::net::TcpListener::from_std(listener).doing(Kind::Internal, what)?, bound))
 }
@@ -105,11 +113,7 @@ fn at_path(path: PathBuf) -> Result<Listener> {
     // Closing the folder releases the lock.
     opened.lock().doing(Kind::Internal, || format!("cannot lock {}", folder.display()))?;
     make_room(&path)?;
-    // Set the mode at creation, so that nobody else can ever connect.
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let bound = UnixListener::bind(&path);
-    rustix::process::umask(before);
-    let listener = bound.doing(Kind::Internal, what)?;
+    let listener = listen_privately(&path).doing(Kind::Internal, what)?;
     let socket = Socket { file: identity(&path).doing(Kind::Internal, what)?, path: path.clone() };
     listener.set_nonblocking(true).doing(Kind::Internal, what)?;
     Ok(Listener::Unix(tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?, socket))
@@ -141,10 +145,14 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl Listener {
-    pub async fn accept(&self) -> io::Result<Box<dyn Connection>> {
+    pub async fn accept(&self) -> io::Result<Client> {
         Ok(match self {
-            Listener::Unix(listener, _) => Box::new(listener.accept().await?.0),
-            Listener::Address(listener, _) => Box::new(listener.accept().await?.0),
+            Listener::Unix(listener, _) => {
+                let connection = listener.accept().await?.0;
+                let uid = connection.peer_cred().ok().map(|peer| peer.uid());
+                Client { connection: Box::new(connection), uid }
+            }
+            Listener::Address(listener, _) => Client { connection: Box::new(listener.accept().await?.0), uid: None },
         })
     }
 

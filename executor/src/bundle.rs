@@ -25,7 +25,7 @@ const CONFIG: &str = "config.json";
 const ROOT: &str = "rootfs";
 
 /// The most bytes of a configuration: what is read is held in memory.
-const LARGEST: u64 = 16 << 20;
+pub const LARGEST: u64 = 16 << 20;
 
 /// Where the layers of the bundle at `path` are mounted.
 pub fn root(path: &Path) -> PathBuf {

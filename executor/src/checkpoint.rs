@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::mountinfo;
+use bowline_sys::{mountinfo, read_file};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,9 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The file beside the images, with what they lack.
 const OUTSIDE: &str = "bowline.json";
+
+/// The most bytes of that file.
+const LARGEST: u64 = 1 << 20;
 
 /// The file with init's pid, in the folder of its container: criu may work in one place for all containers.
 const PIDFILE: &str = "restored.pid";
@@ -178,7 +181,7 @@ impl Outside {
     pub fn of(images: &Path) -> Result<Outside> {
         let path = images.join(OUTSIDE);
         let what = || format!("{} is no checkpoint of bowline's: cannot read {OUTSIDE}", images.display());
-        serde_json::from_slice(&fs::read(&path).doing(Kind::BadSpec, what)?).doing(Kind::BadSpec, what)
+        serde_json::from_slice(&read_file(&path, LARGEST).doing(Kind::BadSpec, what)?).doing(Kind::BadSpec, what)
     }
 
     /// The fd numbers by which criu gets the streams at a restore, each with its stream.

@@ -22,6 +22,7 @@ use bowline_sys as sys;
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 use serde::{Deserialize, Serialize};
 
+use crate::bundle::LARGEST;
 use crate::page_release::FRUGAL;
 use crate::program::{Apart, Program};
 use crate::tolerance;
@@ -231,7 +232,7 @@ impl Poststop {
 pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let path = bundle.join("config.json");
     let what = || format!("cannot read {}", path.display());
-    let text = std::fs::read(&path).doing(Kind::NotFound, what)?;
+    let text = sys::read_file(&path, LARGEST).doing(Kind::NotFound, what)?;
     let (spec, _) = tolerance::spec(&text).doing(Kind::BadSpec, what)?;
     let container = Container { id, bundle, spec: &spec };
     let state = container.state(Point::Poststop, None)?;

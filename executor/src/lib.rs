@@ -137,9 +137,10 @@ pub use bowline_error::{Doing, Error, Kind, Result};
 #[cfg(feature = "absent")]
 pub use bowline_sys::all_absent;
 pub use bowline_sys::{
-    Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat,
-    register_fd_for, report_signal,
+    Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat, read_file,
+    read_up_to, register_fd_for, report_signal,
 };
+pub use bundle::LARGEST as LARGEST_CONFIG;
 pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};

@@ -2,6 +2,7 @@
 //! code 125, and nothing left.
 
 use bowline_tests::Host;
+use bowline_tests::harness::binary;
 
 /// `toml`, with a command, is refused for a reason that has all of `parts`.
 #[track_caller]
@@ -292,5 +293,26 @@ fn a_file_that_does_not_exist_is_named() {
     let host = Host::new();
     host.task("true").flag("--file=/no/such/task.toml").assert_refused(125, &["/no/such/task.toml"]);
     host.task("true").flag("--file=/etc").assert_refused(125, &["/etc"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_file_without_end_is_refused_before_memory_is_short() {
+    let host = Host::new();
+    let commands: [(&[&str], i32, &str); 5] = [
+        (&["run", "-f", "/dev/zero"], 125, "larger than 4096 KiB"),
+        (&["run", "-f", "-"], 125, "larger than 4096 KiB"),
+        (&["sandbox", "create", "-f", "/dev/zero"], 125, "larger than 4096 KiB"),
+        (&["gc", "--alive", "/dev/zero"], 2, "larger than 4096 KiB"),
+        (&["stats", "--from", "/dev/zero", "--plot", "/x.svg"], 125, "is not how a recording begins"),
+    ];
+    for (args, code, part) in commands {
+        let mut command = host.command("/bin/sh");
+        // In a gigabyte, which the whole file does not fit into.
+        command.args(["-c", "ulimit -v 1000000; exec \"$0\" \"$@\" </dev/zero"]).arg(binary("bowline")).args(args);
+        let ran = host.execute(command);
+        ran.assert_refused(code, &[part]);
+        assert!(ran.err().len() < 500, "{ran}");
+    }
     host.assert_nothing_left();
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Stdio, make_fifo};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use serde_json::json;
 
 /// Puts something into the place of a file, which has been removed.
 type Put = fn(&Path);
@@ -122,5 +123,37 @@ fn under_containerd_nobody_opens_it() {
         assert_eq!(shim.status_at_end(&bundle.id, ""), 7);
         shim.end(&bundle.id);
     }
+    host.assert_nothing_left();
+}
+
+/// In a root, a user who is in so many groups.
+fn in_groups(host: &Host, count: usize) -> bowline_tests::harness::Root {
+    let root = host.busybox_root();
+    let groups: String = (0..count).map(|number| format!("g:x:{}:app\n", 100_000 + number)).collect();
+    fs::write(root.path().join("etc/group"), groups).expect("the work folder is writable");
+    fs::write(root.path().join("etc/passwd"), "app:x:1000:1000::/:/bin/sh\n").expect("the work folder is writable");
+    root
+}
+
+#[test]
+fn a_user_in_too_many_groups_gets_a_short_error_with_the_cause() {
+    let host = Host::new();
+    let root = in_groups(&host, 200_000);
+    let why = "200000 groups are more than a process can be in: 65536";
+    // Where the filter comes before the groups, the error cannot be written to a pipe.
+    let rules = json!([{"names": ["write"], "action": "SCMP_ACT_ERRNO"}]);
+    let profile = host.file("p.json", &json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}).to_string());
+    for (toml, seccomp) in [("", false), ("no_new_privs = false\n", true)] {
+        let seccomp = if seccomp { format!("seccomp = '{}'\n", profile.display()) } else { String::new() };
+        let task = host.described(&format!("command = 'true'\nuser = 'app'\n{toml}{seccomp}"));
+        let ran = task.rootfs(root.path()).run();
+        ran.assert_refused(125, &[why]);
+        assert!(ran.err().len() < 500, "{ran}");
+    }
+    let task = host.task_of(["sleep", "1000"]).rootfs(root.path()).start();
+    let ran = task.bowline("exec", ["--user=app", "--", "true"]);
+    ran.assert_refused(125, &[why]);
+    assert!(ran.err().len() < 500, "{ran}");
+    task.end();
     host.assert_nothing_left();
 }

@@ -39,9 +39,15 @@ pub enum Kind {
     Internal,
 }
 
+/// The most bytes of a message, a hint and the name of a field. An image or a file may have names of any length, or very
+/// many of them; and whoever reports an error has bounds as well, such as those of a pipe.
+const MOST_OF_MESSAGE: usize = 8 << 10;
+const MOST_OF_HINT: usize = 1 << 10;
+const MOST_OF_FIELD: usize = 256;
+
 /// An error with its kind, its text, and a hint at the fix where one is known.
 ///
-/// The text is lower case, without a full stop, and ends with the cause.
+/// The text is lower case, without a full stop, and ends with the cause. A text that is too long lacks its middle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     kind: Kind,
@@ -58,7 +64,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Creates an error of `kind`; `message` says what failed, on what, and why.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), field: None, hint: None }
+        Error { kind, message: bounded(message.into(), MOST_OF_MESSAGE), field: None, hint: None }
     }
 
     /// Puts the field that is wrong, such as `memory.limit`, in front of the message, and records it.
@@ -69,19 +75,19 @@ impl Error {
 
     /// Records the field of a task's or a sandbox's description that is wrong, which the message names already.
     pub fn about(mut self, field: impl Into<String>) -> Error {
-        self.field = Some(field.into());
+        self.field = Some(bounded(field.into(), MOST_OF_FIELD));
         self
     }
 
     /// Adds a hint: what to do about the error.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
-        self.hint = Some(hint.into());
+        self.hint = Some(bounded(hint.into(), MOST_OF_HINT));
         self
     }
 
     /// Puts the larger step in front of the message: `context: message`.
     pub fn within(mut self, context: impl fmt::Display) -> Error {
-        self.message = format!("{context}: {}", self.message);
+        self.message = bounded(format!("{context}: {}", self.message), MOST_OF_MESSAGE);
         self
     }
 
@@ -109,11 +115,23 @@ impl Error {
 /// Joins several errors into one, of the first error's kind, field and hint; no errors are a success.
 pub fn together(errors: impl IntoIterator<Item = Error>) -> Result<()> {
     let all = errors.into_iter().reduce(|mut all, next| {
-        all.message = format!("{}; {}", all.message, next.message);
+        all.message = bounded(format!("{}; {}", all.message, next.message), MOST_OF_MESSAGE);
         all.hint = all.hint.or(next.hint);
         all
     });
     all.map_or(Ok(()), Err)
+}
+
+/// Shortens a text to at most `most` bytes: its beginning says what was done, and its end why that failed.
+fn bounded(text: String, most: usize) -> String {
+    const GAP: &str = " … ";
+    if text.len() <= most {
+        return text;
+    }
+    let half = (most - GAP.len()) / 2;
+    let before = (0..=half).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    let after = (text.len() - half..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    format!("{}{GAP}{}", &text[..before], &text[after..])
 }
 
 impl fmt::Display for Error {
@@ -152,6 +170,21 @@ mod tests {
         assert_eq!(together([]), Ok(()));
         let errors = [Error::new(Kind::NotFound, "a"), Error::new(Kind::Internal, "b").hint("c")];
         assert_eq!(together(errors), Err(Error::new(Kind::NotFound, "a; b").hint("c")));
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_keeps_its_beginning_and_the_cause() {
+        let long = "\u{fc}\n".repeat(1 << 20);
+        let error = Error::new(Kind::BadSpec, format!("cannot use {long}: it is too long")).within("task a");
+        let error = error.about(long.clone()).hint(long);
+        assert!(error.message().starts_with("task a: cannot use \u{fc}") && error.message().ends_with("too long"));
+        let bound = |text: Option<&str>, most| text.is_some_and(|text| (most - 4..=most).contains(&text.len()));
+        assert!(bound(Some(error.message()), MOST_OF_MESSAGE));
+        assert!(bound(error.hint_text(), MOST_OF_HINT) && bound(error.field(), MOST_OF_FIELD));
+        let all =
+            Error::new(Kind::Internal, "\u{1}".repeat(1 << 20)).about("\u{1}".repeat(999)).hint("\u{1}".repeat(9999));
+        let json = serde_json::to_vec(&all).expect("it has text alone");
+        assert!(json.len() < 64 << 10, "an error fits into what a child shares with the shim: {}", json.len());
     }
 
     #[test]

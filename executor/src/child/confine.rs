@@ -184,6 +184,18 @@ fn too_few(error: &std::io::Error) -> Error {
     if again { error.hint("raise the limit of processes by one, or write `init = false`") } else { error }
 }
 
+/// The most supplementary groups of a process (NGROUPS_MAX, linux/limits.h).
+const MOST_GROUPS: usize = 65_536;
+
+/// The first groups of a list, and how many more there are.
+fn listed(groups: &[u32]) -> String {
+    const SHOWN: usize = 16;
+    match groups.len().checked_sub(SHOWN) {
+        None | Some(0) => format!("{groups:?}"),
+        Some(more) => format!("{:?} and {more} more", &groups[..SHOWN]),
+    }
+}
+
 /// Sets user, groups and group permanently, and keeps capabilities for the next step. With fewer capabilities, any
 /// process of the task might trace this one, if it were not hidden again by then. Without `groups` those stay.
 pub fn set_ids(uid: u32, gid: u32, groups: Option<&[u32]>) -> Result<()> {
@@ -193,10 +205,16 @@ pub fn set_ids(uid: u32, gid: u32, groups: Option<&[u32]>) -> Result<()> {
     if let Some(groups) = groups {
         let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
         rustix::thread::set_thread_groups(&all).map_err(|errno| match errno {
-            Errno::INVAL => Error::new(Kind::BadSpec, format!("one of the groups {groups:?} is not mapped"))
+            Errno::INVAL if all.len() > MOST_GROUPS => {
+                let message = format!("{} groups are more than a process can be in: {MOST_GROUPS}", all.len());
+                Error::new(Kind::BadSpec, message)
+                    .in_field("user")
+                    .hint("/etc/group of the root filesystem must list the user in fewer groups")
+            }
+            Errno::INVAL => Error::new(Kind::BadSpec, format!("one of the groups {} is not mapped", listed(groups)))
                 .in_field("user")
                 .hint("map it in the task's user namespace, or choose one that is"),
-            errno => Error::new(Kind::Internal, format!("cannot set the groups {groups:?}: {errno}")),
+            errno => Error::new(Kind::Internal, format!("cannot set the groups {}: {errno}", listed(groups))),
         })?;
     }
     // With CAP_SETGID and CAP_SETUID these set the real, effective and saved ids. A filter may deny setresuid(2):

@@ -6,10 +6,14 @@ use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::network::List;
+use bowline_sys::read_file;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::version;
+
+/// The most bytes of a configuration.
+const LARGEST: u64 = 1 << 20;
 
 /// A list, and the version that it is run with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,7 +50,7 @@ impl ConfigList {
     /// Reads a list, or a single plugin's configuration, from a file.
     fn read(path: &Path) -> Result<ConfigList> {
         let what = || format!("cannot read network list {}", path.display());
-        let text = fs::read(path).map_err(|error| {
+        let text = read_file(path, LARGEST).map_err(|error| {
             let kind = if error.kind() == ErrorKind::NotFound { Kind::NotFound } else { Kind::Internal };
             Error::new(kind, format!("{}: {error}", what()))
         })?;
@@ -191,7 +195,7 @@ fn plugins_in(folder: &Path) -> Result<Vec<Value>> {
     }
     paths.sort();
     let read = |path: &std::path::PathBuf| {
-        let text = fs::read(path).doing(Kind::Internal, || what(path))?;
+        let text = read_file(path, LARGEST).doing(Kind::Internal, || what(path))?;
         serde_json::from_slice(&text).doing(Kind::BadSpec, || what(path))
     };
     paths.iter().map(read).collect()

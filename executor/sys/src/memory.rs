@@ -97,8 +97,8 @@ struct Text {
 }
 
 impl SharedText {
-    /// The most bytes that are kept: a message has a path or two in it.
-    const MOST: usize = 16 << 10;
+    /// The most bytes that are kept: more than the JSON of the longest error has. Memory is used only for what is stored.
+    const MOST: usize = 64 << 10;
 
     /// Maps the memory; no text is stored yet.
     pub fn new() -> io::Result<SharedText> {

@@ -1,12 +1,14 @@
 //! Reads descriptions of tasks and sandboxes, and lists of pods, from files.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_executor::{Doing, Error, Kind, Result, read_file, read_up_to};
 use bowline_spec::place::pods_alive;
 use bowline_spec::{Format, Sandbox, Task};
+
+/// The most bytes of a file: far more than any description needs.
+const LARGEST: u64 = 4 << 20;
 
 /// Reads the description of a task, or of a member of a sandbox, and applies `on_top` to it; `-` is stdin.
 ///
@@ -49,9 +51,9 @@ pub fn read_pods(file: &Path) -> Result<BTreeSet<String>> {
 }
 
 fn text(file: &Path, kind: Kind) -> Result<String> {
-    let text =
-        if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { fs::read_to_string(file) };
-    let text = text.doing(kind, || format!("cannot read {}", file.display()));
+    let read = if file == Path::new("-") { read_up_to(std::io::stdin(), LARGEST) } else { read_file(file, LARGEST) };
+    let what = || format!("cannot read {}", file.display());
+    let text = read.doing(kind, what).and_then(|bytes| String::from_utf8(bytes).doing(kind, what));
     text.map_err(|error| error.hint("name a file of text, or - for stdin"))
 }
 

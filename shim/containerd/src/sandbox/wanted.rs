@@ -14,7 +14,9 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Idmap, Kind, PauseNet, PauseProcess, Result, checked_cgroup_path};
+use bowline_executor::{
+    Doing, Error, Idmap, Kind, LARGEST_CONFIG, PauseNet, PauseProcess, Result, checked_cgroup_path, read_file,
+};
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;
@@ -207,7 +209,7 @@ fn cgroup(path: Option<&str>) -> Result<Option<String>> {
 /// The configuration in a bundle, if there is one.
 fn configuration(bundle: &Path) -> Result<Option<Spec>> {
     let file = bundle.join("config.json");
-    let text = match std::fs::read(&file) {
+    let text = match read_file(&file, LARGEST_CONFIG) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.doing(Kind::BadSpec, || format!("cannot read {}", file.display()))?,
     };

@@ -15,7 +15,9 @@ mod running;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
 use std::time::Duration;
 
 use anstyle::Style;
@@ -96,7 +98,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     }
     if facts.status == "dead" {
         facts.exit = Some(died_with_shim(folder.record()?.as_ref()));
-        facts.shim_said = fs::read_to_string(folder.file("shim.log")).ok();
+        facts.shim_said = end_of(&folder.file("shim.log")).ok();
         facts.no_new_shim = no_new_shim;
     }
     if facts.exit.is_none() && facts.status != "created" && facts.status != NOT_ANSWERING {
@@ -106,6 +108,17 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
 }
 
 /// Reads a running task and its sandbox twice.
+/// The end of a log, whose last line is what counts.
+fn end_of(log: &Path) -> io::Result<String> {
+    const END: u64 = 64 << 10;
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(END)))?;
+    let mut bytes = Vec::new();
+    file.take(END).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<()> {
     let shim = reach::live(state, id).await?;
     let sandbox = match facts.sandbox.as_ref().and_then(|id| id.parse::<TaskId>().ok()) {

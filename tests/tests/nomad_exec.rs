@@ -183,6 +183,22 @@ fn streaming_gives_both_streams_and_the_exit_code() {
     host.assert_nothing_left();
 }
 
+/// Not our FIFOs in the task's folder.
+#[test]
+fn streaming_gives_the_command_pipes() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let task = idle(&plugin);
+    let script = "for fd in 0 1 2; do readlink /proc/$$/fd/$fd | cut -d: -f1; done";
+    let (out, err, exit) = streamed(&plugin, &task, script, "");
+    assert_eq!((out.as_str(), err.as_str()), ("pipe\npipe\npipe\n", ""));
+    exit.assert_code(0);
+    plugin.destroy_by_force(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
 #[test]
 fn streaming_gives_output_as_it_comes() {
     let host = Host::new();

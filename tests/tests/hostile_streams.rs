@@ -74,12 +74,20 @@ fn a_link_that_stands_in_for_its_file_is_not_followed() {
     let link = host.work().join("link");
     symlink(&path, &link).expect("a link");
     let uri = Stdio::uri(&format!("file://{}", link.display()));
+    let (missing, dangling) = (host.work().join("missing"), host.work().join("dangling"));
+    symlink(&missing, &dangling).expect("a link");
     if !host.reference_fails("it follows the link") {
         let containerd = host.containerd();
         let bundle = containerd.bundle().args(&["/bin/echo", "out"]);
         let shim = containerd.start(&bundle);
         let refused = shim.create(&bundle, &uri).expect_err("it is refused");
         assert!(refused.message.contains("it is a symlink"), "{}", refused.message);
+        shim.over();
+        let bundle = containerd.bundle().args(&["/bin/echo", "out"]);
+        let shim = containerd.start(&bundle);
+        let uri = Stdio::uri(&format!("file://{}", dangling.display()));
+        shim.create(&bundle, &uri).expect_err("it is refused");
+        assert!(!missing.exists(), "a file was made where the link leads to");
         shim.over();
     }
     let toml = format!("command = 'echo'\nargs = ['out']\noutput.stdout = '{}'", link.display());
@@ -112,7 +120,7 @@ fn nor_can_an_exec() {
 fn our_own_exec_has_pipes() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
-    let look = "for fd in 0 1 2; do readlink /proc/self/fd/$fd | cut -d: -f1; done; chmod 6777 /proc/self/fd/1; \
+    let look = "for fd in 0 1 2; do readlink /proc/$$/fd/$fd | cut -d: -f1; done; chmod 6777 /proc/self/fd/1; \
                 chown 1234 /proc/self/fd/1; echo err >&2; cat";
     for flags in [&["-i"][..], &["-i", "--timeout=50s"]] {
         let mut exec = host.command(binary("bowline"));
@@ -124,8 +132,6 @@ fn our_own_exec_has_pipes() {
         assert_eq!(std::io::read_to_string(read).expect("text"), "pipe\npipe\npipe\ntyped\n", "{ran}");
         assert_eq!(ran.assert_code(0).err(), "err");
     }
-    task.exec("readlink /proc/self/fd/1 | cut -d: -f1").assert_says("pipe");
-    task.exec("for fd in 1 2; do ls -l /proc/self/fd/$fd; done").assert_code(0);
     task.end();
     host.assert_nothing_left();
 }

@@ -235,11 +235,14 @@ fn make_file(name: &str, path: &Path) -> Result<()> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(folder).doing(Kind::BadSpec, what)?;
     }
-    // Non-blocking, because a FIFO without a reader would hang here. The executor opens the file again.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Non-blocking, because a FIFO without a reader would hang here. The executor opens the file again, and refuses a
+    // symlink: through one, a file would be created anywhere.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
     let flags = flags.bits().cast_signed();
-    File::options().append(true).create(true).mode(0o644).custom_flags(flags).open(path).doing(Kind::BadSpec, what)?;
-    Ok(())
+    match File::options().append(true).create(true).mode(0o644).custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => Ok(()),
+        opened => opened.doing(Kind::BadSpec, what).map(drop),
+    }
 }
 
 #[cfg(test)]

@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_is_always_below_the_top() {
-        let (mut spec, _) = read(bundle(GOOD).path()).expect("good");
+        let mut spec = read(bundle(GOOD).path()).expect("good").spec;
         let id: TaskId = "web".parse().expect("an id");
         assert_eq!(cgroup_path(asked_cgroup(&spec), &id), "/web");
         for (said, meant) in [("/k8s/web", "/k8s/web"), ("k8s/./web//", "/k8s/web"), ("", "/web"), ("/", "/")] {

@@ -39,7 +39,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::events::{self, Entry, Event, Journal, Reader};
 use crate::report::ExitReport;
 use crate::reserve::{self, Put, Reserve};
-use crate::{record, trust};
+use crate::{host_name, record, trust};
 
 pub use state_dir::{LASTING, StateDir};
 pub use task_record::{Record, Remembered, died_with_shim};
@@ -507,6 +507,17 @@ impl Folder {
     /// The name of the folder, which is that of its task or sandbox.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// What follows the ids of this state folder in names on the host; nothing for a manager's bundle.
+    pub(crate) fn mark(&self) -> String {
+        let state = self.path.parent().filter(|_| self.is_locked_by_us());
+        state.map(host_name::mark).unwrap_or_default()
+    }
+
+    /// The name of the task or sandbox on the host.
+    pub(crate) fn name_on_host(&self) -> String {
+        self.name() + &self.mark()
     }
 
     /// Removes the folder of a task that was made here, unless a command holds it by now; what cannot be removed is

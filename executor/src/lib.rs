@@ -75,6 +75,7 @@ mod health;
 mod hooks;
 mod host;
 mod host_lock;
+pub mod host_name;
 pub mod host_units;
 pub mod housekeeping;
 mod idmap;

@@ -1,29 +1,36 @@
 //! Who owns cgroups: the living shims, of any state folder, and what they have started.
 //!
-//! A shim is known by its name and by the folder on its command line; any other program that embeds
-//! the executor, by its lock of a task's folder; what either has started, by the parents of
-//! processes. In doubt a cgroup has an owner.
+//! ```text
+//!   a shim of ours, or a program that embeds the executor ─► root's, in our pid namespace, holds the lock of the folder
+//!   a shim of another engine ─► named as one, and may do all that this process may
+//! ```
+//!
+//! Anybody can give a process any name and arguments, so a name alone makes no owner. Below an owner, the parents of
+//! processes tell. A process that cannot be seen counts as having an owner.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use bowline_sys::proc_stat::{self, ProcStat};
 
-/// The name of our own shim, whose folder names its sandbox.
-const OURS: &str = "bowline-shim";
+use crate::folder::Folder;
+
 /// The name of the lock in a task's folder.
 const LOCK: &str = "lock";
-/// The prefix of the shims that containerd starts, ours and others'.
-const OF_CONTAINERD: &str = "containerd-shim-";
-/// Programs that watch a container for other engines.
+/// The names of the programs that watch a container for other engines, and the beginning of containerd's.
 const OTHERS: [&str; 2] = ["conmon", "conmonrs"];
+const OF_CONTAINERD: &str = "containerd-shim-";
 
 #[derive(Debug, Default)]
 pub struct Shims {
-    sandboxes: BTreeSet<String>,
+    /// The names on the host of what they are shims of.
+    names: BTreeSet<String>,
+    /// The ids of the same, by which an older bowline has named their cgroups.
+    ids: BTreeSet<String>,
     pids: BTreeSet<i32>,
 }
 
@@ -32,42 +39,52 @@ impl Shims {
     /// them: the shim makes the cgroup.
     pub fn living() -> Shims {
         let mut shims = Shims::default();
-        let ourselves = i32::try_from(std::process::id()).unwrap_or_default();
+        let ourselves = Process::own();
         // Nobody removes the cgroup that this process is in.
-        shims.pids.insert(ourselves);
-        // The command itself takes locks to look, and has no cgroups.
-        shims.sandboxes.extend(lockers().into_iter().filter(|pid| !is_command(*pid)).flat_map(locked_by));
+        shims.pids.insert(i32::try_from(std::process::id()).unwrap_or_default());
+        let lockers = lockers();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            // The command line of a kernel thread, or of a process that has ended, is empty.
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            match shim(&line) {
-                Some(Shim::Of(sandbox)) => {
-                    shims.sandboxes.insert(sandbox);
+            let name = name_of(pid);
+            // A lock that was handed on is another's in the list of locks, so our shims are known by their name too. The
+            // command itself takes locks to look, and has no cgroups.
+            if name == "bowline-shim" || lockers.contains(&pid) && name != "bowline" {
+                let held = locked_by(pid);
+                if !held.is_empty() && name == "bowline-shim" {
                     shims.pids.insert(pid);
                 }
-                Some(Shim::Unnamed) => drop(shims.pids.insert(pid)),
-                None => {}
+                shims.ids.extend(held.iter().map(Folder::name));
+                shims.names.extend(held.iter().map(Folder::name_on_host));
+            } else if (name.starts_with(OF_CONTAINERD) || OTHERS.contains(&&*name))
+                && Process::of(pid).is_some_and(|other| other.may_all_of(ourselves.as_ref()))
+            {
+                shims.pids.insert(pid);
             }
         }
         shims
     }
 
-    /// Whether a shim of the sandbox `id` lives.
-    pub fn have(&self, id: &str) -> bool {
-        self.sandboxes.contains(id)
+    /// Whether a shim of what has this name on the host lives.
+    pub fn have(&self, name: &str) -> bool {
+        self.names.contains(name)
     }
 
-    /// Whether a shim lives that may be in the cgroup `name`: one of a sandbox whose id the name ends with, as the names
-    /// of overhead cgroups may have any prefix.
+    /// Whether a shim lives that may have the cgroup `name`, which an older bowline may have made: that named it by the
+    /// id alone in every state folder.
+    pub fn may_have(&self, name: &str) -> bool {
+        self.names.contains(name) || self.ids.contains(name)
+    }
+
+    /// Whether a shim lives that may be in the cgroup `name`: one of a sandbox whose name it ends with, as the names of
+    /// overhead cgroups may have any prefix.
     pub fn may_be_in(&self, name: &str) -> bool {
-        self.sandboxes.iter().any(|id| name.ends_with(id.as_str()))
+        self.names.iter().chain(&self.ids).any(|own| name.ends_with(own.as_str()))
     }
 
-    /// Whether one of `pids` is a shim, or was started below a shim or below a process that has the
-    /// lock of one of the tasks `ids`. A process of another pid namespace, which reads as 0, counts
-    /// too, because it may be one.
-    pub fn are_above(&self, pids: &[i32], ids: &[&str]) -> bool {
+    /// Whether one of `pids` is a shim, or was started below a shim or below a process that holds the lock of what has
+    /// one of the `names` on the host. A process of another pid namespace, which reads as 0, counts too, because it may
+    /// be one.
+    pub fn are_above(&self, pids: &[i32], names: &[&str]) -> bool {
         let mut seen = BTreeSet::new();
         pids.iter().any(|pid| {
             let mut pid = *pid;
@@ -79,8 +96,7 @@ impl Shims {
                     return false;
                 }
                 // The process that was handed the lock is not the one that took it.
-                let locked = locked_by(pid);
-                if ids.iter().any(|id| locked.contains(*id)) {
+                if locked_by(pid).iter().any(|folder| names.contains(&&*folder.name_on_host())) {
                     return true;
                 }
                 match parent_of(pid) {
@@ -93,31 +109,52 @@ impl Shims {
     }
 }
 
-/// What a shim's command line says.
+/// Who a process is, as proc_pid_status(5) says.
 #[derive(Debug, PartialEq, Eq)]
-enum Shim {
-    Of(String),
-    Unnamed,
+struct Process {
+    /// Whether all of its uids are root's, or those of this process's user.
+    is_trusted: bool,
+    /// Whether it is in our pid namespace, and not in one below.
+    is_beside_us: bool,
+    /// Its effective capabilities.
+    capabilities: u64,
+    /// Its user namespace.
+    users: Option<PathBuf>,
 }
 
-fn shim(line: &[u8]) -> Option<Shim> {
-    let mut args = line.split(|byte| *byte == 0).map(|arg| Path::new(OsStr::from_bytes(arg)));
-    let name = args.next()?.file_name()?.to_str()?;
-    if name.starts_with(OF_CONTAINERD) || OTHERS.contains(&name) {
-        return Some(Shim::Unnamed);
+impl Process {
+    fn own() -> Option<Process> {
+        Process::of(i32::try_from(std::process::id()).ok()?)
     }
-    if name != OURS {
-        return None;
+
+    fn of(pid: i32) -> Option<Process> {
+        // The name of a process need not be UTF-8.
+        let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+        let users = fs::read_link(format!("/proc/{pid}/ns/user")).ok();
+        Some(Process { users, ..Process::parse(&String::from_utf8_lossy(&status)) })
     }
-    // Flags, each with its value.
-    while let Some(flag) = args.next() {
-        let value = args.next();
-        if flag == Path::new("--folder") {
-            let sandbox = value.and_then(Path::file_name).and_then(OsStr::to_str);
-            return Some(sandbox.map_or(Shim::Unnamed, |sandbox| Shim::Of(sandbox.to_owned())));
+
+    fn parse(status: &str) -> Process {
+        let field = |name: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.unwrap_or_default().split_whitespace()
+        };
+        let ours = rustix::process::geteuid().as_raw();
+        let mut uids = field("Uid").map(|uid| uid.parse::<u32>().ok()).peekable();
+        Process {
+            is_trusted: uids.peek().is_some() && uids.all(|uid| uid == Some(0) || uid == Some(ours)),
+            is_beside_us: field("NSpid").count() == 1,
+            capabilities: field("CapEff").next().and_then(|all| u64::from_str_radix(all, 16).ok()).unwrap_or_default(),
+            users: None,
         }
     }
-    Some(Shim::Unnamed)
+
+    /// Whether it may do all that `other` may: a program that watches containers, not what is in one.
+    fn may_all_of(&self, other: Option<&Process>) -> bool {
+        let has_all =
+            |other: &Process| self.users == other.users && self.capabilities & other.capabilities == other.capabilities;
+        self.is_trusted && self.is_beside_us && other.is_some_and(has_all)
+    }
 }
 
 /// The processes that have taken a lock of a whole file, such as that of a task's folder, and still
@@ -133,15 +170,32 @@ fn lockers() -> BTreeSet<i32> {
     locks.lines().filter_map(locker).filter(|pid| *pid > 0).collect()
 }
 
-/// The tasks whose folders' locks a process has open.
-fn locked_by(pid: i32) -> BTreeSet<String> {
+/// The folders whose own locks a process holds, unless it could be anybody's.
+fn locked_by(pid: i32) -> Vec<Folder> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let links = open.filter_map(|entry| fs::read_link(entry.path()).ok());
-    links.filter_map(|link| task_of_lock(&link)).collect()
+    let locks = open.filter_map(|entry| {
+        let folder = folder_of_lock(&fs::read_link(entry.path()).ok()?)?;
+        let number = entry.file_name();
+        // What is at this path for the process need not be there for us.
+        let (held, there) = (fs::metadata(entry.path()).ok()?, fs::symlink_metadata(folder.file(LOCK)).ok()?);
+        let is_it = (held.dev(), held.ino()) == (there.dev(), there.ino()) && holds(pid, &number);
+        is_it.then_some(folder)
+    });
+    let locks: Vec<Folder> = locks.collect();
+    // Looked up last, as hardly any process has one.
+    let is_owner = |process: Process| process.is_trusted && process.is_beside_us;
+    if locks.is_empty() || Process::of(pid).is_some_and(is_owner) { locks } else { Vec::new() }
 }
 
-fn task_of_lock(path: &Path) -> Option<String> {
-    (path.file_name()? == LOCK).then(|| path.parent()?.file_name()?.to_str().map(str::to_owned))?
+/// Whether the process holds a lock of a whole file by this descriptor: proc_pid_fdinfo(5).
+fn holds(pid: i32, number: &OsStr) -> bool {
+    let info = fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(number)).unwrap_or_default();
+    info.lines()
+        .any(|line| line.strip_prefix("lock:").is_some_and(|lock| lock.split_whitespace().any(|w| w == "FLOCK")))
+}
+
+fn folder_of_lock(path: &Path) -> Option<Folder> {
+    (path.file_name()? == LOCK).then(|| Folder::at(path.parent().unwrap_or(path)))
 }
 
 /// The parent of a process.
@@ -151,18 +205,13 @@ fn parent_of(pid: i32) -> Option<i32> {
 
 /// Whether `pid` is bowline, which will remove its own folders.
 pub fn is_bowline(pid: i32) -> bool {
-    name_of(pid).contains("bowline")
+    name_of(pid).contains("bowline") && Process::of(pid).is_some_and(|it| it.is_trusted && it.is_beside_us)
 }
 
 /// Whether some process holds the lock of the folder at `path`. Makes no lock where there is none.
 pub fn is_locked(path: &Path) -> bool {
     let lock = fs::File::open(path.join(LOCK));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
-}
-
-/// Whether `pid` is the command, `bowline`.
-fn is_command(pid: i32) -> bool {
-    name_of(pid) == "bowline"
 }
 
 /// The name by which the program of `pid` was started.
@@ -178,22 +227,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shim_is_known_by_its_name_and_its_folder() {
-        let of = |id: &str| Some(Shim::Of(id.to_owned()));
-        let cases: [(&[&str], Option<Shim>); 9] = [
-            (&["bowline-shim", "--folder", "/run/bowline/web-1", "--bowline", "/b"], of("web-1")),
-            (&["/usr/bin/bowline-shim", "--shim-cgroup", "--folder", "--folder", "/s/a"], of("a")),
-            (&["bowline-shim", "--shim-cgroup", "root"], Some(Shim::Unnamed)),
-            (&["bowline-shim", "--folder"], Some(Shim::Unnamed)),
-            (&["/bin/containerd-shim-runc-v2", "-id", "x"], Some(Shim::Unnamed)),
-            (&["conmon"], Some(Shim::Unnamed)),
-            (&["cat", "bowline-shim", "--folder", "/s/a"], None),
-            (&["bowline", "start"], None),
-            (&[""], None),
-        ];
-        for (args, expected) in cases {
-            let line: String = args.iter().map(|arg| format!("{arg}\0")).collect();
-            assert_eq!(shim(line.as_bytes()), expected, "{args:?}");
+    fn who_is_nobodys_root_or_in_a_container_is_no_owner() {
+        let status = |uids: &str, pids: &str, caps: &str| {
+            Process::parse(&format!("Name:\tconmon\nUid:\t{uids}\nNSpid:\t{pids}\nCapEff:\t{caps}\n"))
+        };
+        let own = status("0\t0\t0\t0", "5", "1ff");
+        assert!(status("0\t0\t0\t0", "7", "3ff").may_all_of(Some(&own)));
+        for (uids, pids, caps) in [
+            ("100\t0\t0\t0", "7", "1ff"),
+            ("100000\t100000\t100000\t100000", "7", "1ff"),
+            ("0\t0\t0\t0", "7\t1", "1ff"),
+            ("0\t0\t0\t0", "7", "ff"),
+            ("", "7", "1ff"),
+        ] {
+            assert!(!status(uids, pids, caps).may_all_of(Some(&own)), "{uids} {pids} {caps}");
         }
     }
 
@@ -203,12 +250,18 @@ mod tests {
         let folder = dir.path().join("web-1");
         fs::create_dir(&folder).expect("ours");
         let lock = fs::File::create(folder.join("lock")).expect("ours");
-        lock.lock().expect("nobody else has it");
         let ourselves = i32::try_from(std::process::id()).expect("a pid");
-        assert!(lockers().contains(&ourselves) && locked_by(ourselves).contains("web-1"));
-        let below = |ids: &[&str]| Shims::default().are_above(&[ourselves], ids);
-        assert!(below(&["x", "web-1"]) && !below(&["x"]));
-        assert_eq!(task_of_lock(Path::new("/s/web-1/lock (deleted)")), None);
+        assert!(locked_by(ourselves).iter().all(|of| of.path() != folder), "it is open, and not locked");
+        lock.lock().expect("nobody else has it");
+        let has = |folder: &Path| locked_by(ourselves).iter().any(|of| of.path() == folder);
+        assert!(lockers().contains(&ourselves) && has(&folder));
+        let name = Folder::at(&folder).name_on_host();
+        let below = |names: &[&str]| Shims::default().are_above(&[ourselves], names);
+        assert!(name.starts_with("web-1.") && below(&["x", &name]) && !below(&["x", "web-1"]));
+        assert!(folder_of_lock(Path::new("/s/web-1/lock (deleted)")).is_none());
+        fs::remove_file(folder.join("lock")).expect("ours");
+        fs::write(folder.join("lock"), "").expect("ours");
+        assert!(!has(&folder), "it is the lock of a folder that was there before");
     }
 
     #[test]

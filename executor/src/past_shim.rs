@@ -110,7 +110,9 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     let id = folder.name();
     let what = || format!("cannot kill the shim of {id}");
     let sandbox = folder.sandbox()?;
-    let pid = match (&sandbox, folder.record()?) {
+    let task = folder.record()?;
+    let overhead = task.as_ref().and_then(|task| task.overhead.clone());
+    let pid = match (&sandbox, task) {
         (Some(record), _) => record.shim_pid,
         (None, Some(Record { sandbox: Some(sandbox), .. })) => {
             let message = format!("task {id} is a member of sandbox {sandbox}, whose shim is not answering");
@@ -136,7 +138,9 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     // On v1 a frozen process does not die.
     let layout = cgroup::detect()?;
     let above = sandbox.as_ref().and_then(|record| record.cgroups(&layout, &id).0[0].cloned());
-    for path in overheads_of(&id).into_iter().chain([cgroup::of_sandbox(&id)]).chain(above) {
+    let mark = folder.mark();
+    let own = overheads_of(&id, &mark).into_iter().chain([cgroup::of_sandbox(&format!("{id}{mark}"))]);
+    for path in own.chain(overhead).chain(above) {
         if let Ok(Some(cgroup)) = layout.open(&path) {
             let _ = layout.freeze(&cgroup, false);
         }

@@ -80,6 +80,9 @@ pub struct SandboxRecord {
     /// The interfaces, as plugins have made them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Connected>,
+    /// What follows the ids of the sandbox and of its members in names on the host, since it was made: see `host_name`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mark: String,
     /// What another shim goes on from, should this one die; absent while the sandbox is being made or taken down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<Whole>,
@@ -111,13 +114,13 @@ impl Whole {
 }
 
 impl SandboxRecord {
-    /// The record of a requested sandbox `id`.
+    /// The record of a requested sandbox `id`, in the state folder that has this `mark`.
     ///
     /// # Errors
     /// `BadSpec` for an id that makes a unit's name too long, and for a place that is another sandbox's, or a slice
     /// without systemd.
-    pub fn new(id: &TaskId, sandbox: Sandbox, driver: Driver) -> Result<SandboxRecord> {
-        let place = place_of(&sandbox, id)?;
+    pub fn new(id: &TaskId, sandbox: Sandbox, driver: Driver, mark: &str) -> Result<SandboxRecord> {
+        let place = place_of(&sandbox, id, mark)?;
         let by_systemd = driver == Driver::Systemd;
         if let Some(chosen) = sandbox.place.as_ref().filter(|chosen| chosen.is_slice() && !by_systemd) {
             let path = place.cgroupfs();
@@ -127,7 +130,7 @@ impl SandboxRecord {
                 .hint(format!("write {path}, or --cgroup-driver systemd")));
         }
         let unit = by_systemd.then(|| Unit::of_sandbox(&place)).transpose()?;
-        let (overhead, overhead_unit) = overhead_of(&sandbox, id, by_systemd)?;
+        let (overhead, overhead_unit) = overhead_of(&sandbox, id, mark, by_systemd)?;
         let identity = sandbox.place.as_ref().and_then(|_| CgroupIdentity::to_come());
         Ok(SandboxRecord {
             sandbox,
@@ -143,6 +146,7 @@ impl SandboxRecord {
             pause_pid: None,
             pause_started: None,
             interfaces: Vec::new(),
+            mark: mark.to_owned(),
             whole: None,
             unenforced: Vec::new(),
             taken_down: false,
@@ -179,7 +183,7 @@ impl SandboxRecord {
     /// its shim's; and those that are left alone.
     pub(crate) fn cgroups(&self, layout: &Layout, id: &str) -> ([Option<&String>; 2], LeftAlone) {
         let of_id = id.parse::<TaskId>().ok();
-        let place = of_id.as_ref().and_then(|id| place_of(&self.sandbox, id).ok());
+        let place = of_id.as_ref().and_then(|id| place_of(&self.sandbox, id, &self.mark).ok());
         let places = place.iter().flat_map(|place| [Some(place.cgroupfs()), place.systemd().ok()]).flatten();
         let elsewhere = "bowline makes none of this sandbox's there";
         let mut alone = Vec::new();
@@ -190,9 +194,11 @@ impl SandboxRecord {
         let is_there = places.into_iter().any(|place| place == self.cgroup);
         let why = if is_there { self.is_anothers(layout) } else { Some(elsewhere) };
         let own = Some(&self.cgroup).filter(|path| keep(path, why));
-        let expected = [false, true].map(|by_systemd| overhead_of(&self.sandbox, of_id.as_ref()?, by_systemd).ok()?.0);
-        let is_ours =
-            |path: &String| overheads_of(id).contains(path) || expected.iter().flatten().any(|its| its == path);
+        let expected =
+            [false, true].map(|by_systemd| overhead_of(&self.sandbox, of_id.as_ref()?, &self.mark, by_systemd).ok()?.0);
+        let is_ours = |path: &String| {
+            overheads_of(id, &self.mark).contains(path) || expected.iter().flatten().any(|its| its == path)
+        };
         let overhead = self.overhead.as_ref().filter(|path| keep(path, (!is_ours(path)).then_some(elsewhere)));
         ([own, overhead], alone)
     }
@@ -224,41 +230,46 @@ impl SandboxRecord {
     /// # Errors
     /// `BadSpec` for an id that makes a unit's name too long.
     pub(crate) fn unit_of(&self, id: &TaskId) -> Result<Option<Unit>> {
-        self.unit.as_ref().map(|slice| Unit::of_member(slice, id.as_str())).transpose()
+        self.unit.as_ref().map(|slice| Unit::of_member(slice, &self.name_of(id))).transpose()
+    }
+
+    /// The name on the host of the sandbox or of a member.
+    pub(crate) fn name_of(&self, id: &TaskId) -> String {
+        format!("{id}{}", self.mark)
     }
 
     /// The cgroup of a member, as its configuration names it.
     pub(crate) fn cgroup_of(&self, id: &TaskId) -> String {
         match &self.unit {
-            Some(slice) => format!("{}:bowline:{id}", slice.name),
+            Some(slice) => format!("{}:bowline:{}", slice.name, self.name_of(id)),
             None => format!("{}/{id}", self.cgroup),
         }
     }
 }
 
-/// Where the cgroup of the sandbox `id` is.
-fn place_of(sandbox: &Sandbox, id: &TaskId) -> Result<SandboxPlace> {
+/// Where the cgroup of the sandbox `id` is; a place that the description names has no mark.
+fn place_of(sandbox: &Sandbox, id: &TaskId, mark: &str) -> Result<SandboxPlace> {
     Ok(match &sandbox.place {
         Some(place) => place.of(id)?,
-        None => SandboxPlace::new(OURS, id.as_str())?,
+        None => SandboxPlace::marked(OURS, id.as_str(), mark)?,
     })
 }
 
 /// Where the shim of the sandbox `id` is charged, if it has a cgroup of its own, and as which unit of systemd's.
-fn overhead_of(sandbox: &Sandbox, id: &TaskId, by_systemd: bool) -> Result<(Option<String>, Option<Unit>)> {
+fn overhead_of(sandbox: &Sandbox, id: &TaskId, mark: &str, by_systemd: bool) -> Result<(Option<String>, Option<Unit>)> {
     let prefix = sandbox.overhead_prefix.as_deref().unwrap_or_default();
     let place = match sandbox.overhead {
-        Overhead::Beside => SandboxPlace::new(OVERHEAD, id.as_str())?,
-        Overhead::Inside => place_of(sandbox, id)?,
+        Overhead::Beside => SandboxPlace::marked(OVERHEAD, id.as_str(), mark)?,
+        Overhead::Inside => place_of(sandbox, id, mark)?,
         Overhead::Inherit | Overhead::Root => return Ok((None, None)),
     };
     if by_systemd {
-        let unit = Unit::of_sandboxs_shim(&place, prefix)?;
+        let unit = Unit::of_sandboxs_shim(&place, &format!("{id}{mark}"), prefix)?;
         return Ok((Some(unit.path()), Some(unit)));
     }
     let path = match sandbox.overhead {
         Overhead::Inside => format!("{}/{prefix}overhead", place.cgroupfs()),
-        _ => SandboxPlace::new(OVERHEAD, &format!("{prefix}{id}"))?.cgroupfs(),
+        _ => SandboxPlace::marked(OVERHEAD, &format!("{prefix}{id}"), mark)?.cgroupfs(),
     };
     Ok((Some(path), None))
 }
@@ -435,11 +446,12 @@ impl Places {
     /// The cgroups in all places where bowline makes them, for a damaged record; not those with
     /// which a living shim, of another state folder, has to do.
     fn of_id(layout: &Layout, folder: &Folder, id: &TaskId) -> (Places, LeftAlone) {
-        let place = SandboxPlace::new(OURS, id.as_str()).ok();
+        let mark = folder.mark();
+        let place = SandboxPlace::marked(OURS, id.as_str(), &mark).ok();
         let slice = place.as_ref().and_then(|place| Unit::of_sandbox(place).ok());
         let own = place.iter().map(SandboxPlace::cgroupfs).chain(slice.as_ref().map(Unit::path));
         let mut places =
-            Places { own: own.collect(), overheads: overheads_of(id.as_str()), units: slice.into_iter().collect() };
+            Places { own: own.collect(), overheads: overheads_of(id, &mark), units: slice.into_iter().collect() };
         let mut alone = Vec::new();
         for paths in [&mut places.own, &mut places.overheads] {
             paths.retain(|path| {

@@ -92,7 +92,7 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
             }
         }
     }
-    layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
+    layout.remove_empty(&cgroup::of_sandbox(&folder.name_on_host()));
     // By now nothing of the task uses it.
     let first = first.or(undo_network(folder).err());
     if let Some(error) = first {
@@ -166,7 +166,7 @@ pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> 
         undo_network(folder)?;
     }
     let layout = cgroup::detect()?;
-    let sandbox = cgroup::of_sandbox(&folder.name());
+    let sandbox = cgroup::of_sandbox(&folder.name_on_host());
     let mut paths = [Some(&record.cgroup), record.overhead.as_ref(), Some(&sandbox)].into_iter().flatten();
     // A cgroup that cannot be opened counts as existing.
     if paths.all(|path| matches!(layout.open(path), Ok(None))) {
@@ -208,7 +208,6 @@ impl Places<'_> {
             if identity.is_some_and(|identity| !identity.is_of(self.layout, &cgroup)) {
                 continue;
             }
-            found = true;
             let permit = || is_nobodys(self.layout, self.folder, &path);
             let permit: Option<Permit<'_>> = if identity.is_none() { Some(&permit) } else { None };
             match undo_cgroup(self.layout, self.folder, &path, permit) {
@@ -218,6 +217,7 @@ impl Places<'_> {
                 }
                 undone => undone?,
             }
+            found = true;
             for unit in unit.iter().flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()]).flatten() {
                 if let Err(error) = systemd.stop(&unit) {
                     tracing::warn!(%error, "a unit may be left behind");
@@ -225,7 +225,8 @@ impl Places<'_> {
             }
         }
         // The cgroups of its shim alone.
-        let overheads = overheads_of(&self.folder.name()).into_iter().filter(|_| self.folder.is_locked_by_us());
+        let overheads = overheads_of(&self.folder.name(), &self.folder.mark()).into_iter();
+        let overheads = overheads.filter(|_| self.folder.is_locked_by_us());
         let overheads = overheads.filter(|path| matches!(self.layout.open(path), Ok(Some(_))));
         for path in overheads.filter(|path| is_nobodys(self.layout, self.folder, path)) {
             undo_cgroup(self.layout, self.folder, &path, None)?;
@@ -244,15 +245,20 @@ impl Places<'_> {
             return asked.map(|path| unit.map_or_else(|| (absolute(&path), None), of_unit)).into_iter().collect();
         }
         let sandbox = self.folder.sandbox_by_socket();
-        let place = |sandbox: &TaskId| {
-            let slice = Unit::of_sandbox(&SandboxPlace::new(OURS, sandbox.as_str()).ok()?).ok()?;
-            Unit::of_member(&slice, &id).ok()
+        let marked = |mark: &str| {
+            let name = format!("{id}{mark}");
+            let above = sandbox.as_ref().map_or(name.clone(), |sandbox| format!("{sandbox}{mark}"));
+            let place = |sandbox: &TaskId| {
+                let slice = Unit::of_sandbox(&SandboxPlace::marked(OURS, sandbox.as_str(), mark).ok()?).ok()?;
+                Unit::of_member(&slice, &name).ok()
+            };
+            let unit = sandbox.as_ref().map_or_else(|| Unit::of_task(&name, &name).ok(), place);
+            [Some((format!("{}/{id}", cgroup::of_sandbox(&above)), None)), unit.map(of_unit)].into_iter().flatten()
         };
-        let (path, unit) = match &sandbox {
-            Some(sandbox) => (format!("{}/{id}", cgroup::of_sandbox(sandbox)), place(sandbox)),
-            None => (format!("{}/{id}", cgroup::of_sandbox(&id)), Unit::of_task(&id, &id).ok()),
-        };
-        std::iter::once((path, None)).chain(unit.map(of_unit)).collect()
+        // An earlier bowline named it by its id alone, as one of the default state folder: its identity tells.
+        let has_identity = self.record.is_some_and(|record| record.identity.is_some());
+        let mark = self.folder.mark();
+        marked(&mark).chain(marked("").filter(|_| !mark.is_empty() && has_identity)).collect()
     }
 
     /// Checks that nothing of the task is known to live in another place.
@@ -306,8 +312,8 @@ fn absolute(path: &str) -> String {
 /// Whether no living shim has to do with what is at `path`, which has the name of the task in `folder`.
 pub(crate) fn is_nobodys(layout: &Layout, folder: &Folder, path: &str) -> bool {
     let shims = Shims::living();
-    let id = folder.name();
-    !shims.have(&id) && !shims.are_above(&layout.processes_at(path), &[&id])
+    let name = folder.name_on_host();
+    !shims.have(&name) && !shims.are_above(&layout.processes_at(path), &[&name])
 }
 
 /// Whether the process with this pid lives, and had begun by `than`: else it is another one with the same pid.
@@ -335,7 +341,10 @@ pub(crate) fn cgroups_of(layout: &Layout, folder: &Folder, record: &Record) -> (
         Err(why) => alone.push(left_alone(&record.cgroup, why)),
     }
     if let Some(overhead) = &record.overhead {
-        match overheads_of(&folder.name()).contains(overhead) {
+        // An earlier bowline named it by its id alone, as one of the default state folder.
+        let (id, mark) = (folder.name(), folder.mark());
+        let is_earlier = || overheads_of(&id, "").contains(overhead) && is_nobodys(layout, folder, overhead);
+        match overheads_of(&id, &mark).contains(overhead) || is_earlier() {
             true => own.push(overhead.clone()),
             false => alone.push(left_alone(overhead, "no shim of this task is ever there")),
         }
@@ -350,12 +359,13 @@ pub(crate) fn left_alone(path: &str, why: &str) -> String {
     said
 }
 
-/// The cgroups that the shim of a task or sandbox may be charged to.
-pub(crate) fn overheads_of(id: &str) -> Vec<String> {
-    let beside = SandboxPlace::new(OVERHEAD, id).ok();
-    let units = [Unit::of_shim(id).ok(), beside.as_ref().and_then(|place| Unit::of_sandboxs_shim(place, "").ok())];
-    let paths = units.into_iter().flatten().map(|unit| unit.path());
-    paths.chain([cgroup::of_sandbox(id) + "/overhead"]).chain(beside.map(|place| place.cgroupfs())).collect()
+/// The cgroups that the shim of a task or sandbox may be charged to, in a state folder that has this `mark`.
+pub(crate) fn overheads_of(id: &str, mark: &str) -> Vec<String> {
+    let name = format!("{id}{mark}");
+    let beside = SandboxPlace::marked(OVERHEAD, id, mark).ok();
+    let shims = beside.as_ref().and_then(|place| Unit::of_sandboxs_shim(place, &name, "").ok());
+    let paths = [Unit::of_shim(&name).ok(), shims].into_iter().flatten().map(|unit| unit.path());
+    paths.chain([cgroup::of_sandbox(&name) + "/overhead"]).chain(beside.map(|place| place.cgroupfs())).collect()
 }
 
 /// Checks that the cgroup of a record, if it exists, is the task's; else returns why it is not taken for the task's.
@@ -379,11 +389,12 @@ fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Resu
 
 /// Whether only the task could be at the path of its record.
 fn is_its_place(folder: &Folder, record: &Record) -> bool {
-    let id = folder.name();
+    let (id, mark) = (folder.name(), folder.mark());
+    let name = format!("{id}{mark}");
     let of_unit = |unit: &Unit| unit.path() == record.cgroup;
     let sandboxes = record.sandbox.iter().map(TaskId::as_str).chain([&*id]);
-    let mut places = sandboxes.map(|sandbox| format!("{}/{id}", cgroup::of_sandbox(sandbox)));
-    let named = |unit: &&Unit| Unit::of_task(&id, &id).is_ok_and(|own| own.name == unit.name);
+    let mut places = sandboxes.map(|sandbox| format!("{}/{id}", cgroup::of_sandbox(&format!("{sandbox}{mark}"))));
+    let named = |unit: &&Unit| Unit::of_task(&name, &name).is_ok_and(|own| own.name == unit.name);
     places.any(|place| place == record.cgroup) || record.unit.as_ref().filter(named).is_some_and(of_unit)
 }
 

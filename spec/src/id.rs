@@ -13,6 +13,9 @@ const LONGEST: usize = 63;
 /// What containerd takes for an id (its package `identifiers`).
 const LONGEST_OF_A_MANAGER: usize = 76;
 
+/// The longest name of a folder.
+const LONGEST_ON_HOST: usize = 255;
+
 /// The id of a task: 1 to 63 of `A-Z a-z 0-9 _ . -`, beginning with a letter
 /// or digit. So it can be a folder's name, a cgroup's name and an argument
 /// without becoming a path or a flag.
@@ -33,6 +36,11 @@ impl TaskId {
     pub fn of_manager(text: &str) -> Result<TaskId, Invalid> {
         checked(text, LONGEST_OF_A_MANAGER)
     }
+}
+
+/// Checks the name of a task's cgroup: the id, and after it what tells its state folder from others.
+pub(crate) fn name_on_host(text: &str) -> Result<TaskId, Invalid> {
+    checked(text, LONGEST_ON_HOST)
 }
 
 impl FromStr for TaskId {

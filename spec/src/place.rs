@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 
 use crate::class::Class;
-use crate::id::TaskId;
+use crate::id::{TaskId, name_on_host};
 use crate::invalid::Invalid;
 use crate::unit;
 
@@ -50,12 +50,22 @@ impl SandboxPlace {
         Ok(SandboxPlace { prefix, id })
     }
 
+    /// Like [`SandboxPlace::new`], for a state folder that is not the default one: `mark` tells it from others, and
+    /// follows the id.
+    ///
+    /// # Errors
+    /// As [`SandboxPlace::new`].
+    pub fn marked(prefix: &str, id: &str, mark: &str) -> Result<SandboxPlace, Invalid> {
+        let place = SandboxPlace::new(prefix, id)?;
+        Ok(SandboxPlace { id: place.id + mark, ..place })
+    }
+
     /// The prefix, without slashes around it.
     pub fn prefix(&self) -> String {
         self.prefix.join("/")
     }
 
-    /// The sandbox's id, without the escapes of a slice's name.
+    /// The sandbox's id with its mark, without the escapes of a slice's name.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -88,7 +98,9 @@ impl SandboxPlace {
             path,
             |parts| {
                 let (id, prefix) = parts.split_last()?;
-                SandboxPlace::new(&prefix.join("/"), id).ok()
+                let id = name_on_host(id).ok()?;
+                let place = SandboxPlace::new(&prefix.join("/"), "any").ok()?;
+                Some(SandboxPlace { id: id.to_string(), ..place })
             },
             unit::unescaped,
             |place| (place.cgroupfs(), place.systemd()),

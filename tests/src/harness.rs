@@ -61,6 +61,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -316,6 +317,15 @@ impl Host {
     /// The state folder; bowline makes it.
     pub fn state(&self) -> PathBuf {
         self.dir.path().join("s")
+    }
+
+    /// What a task or a sandbox of this host's state folder is called outside it: by its id and the state folder, which
+    /// is made for that.
+    #[track_caller]
+    pub fn named(&self, id: &str) -> String {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.state()).expect("ours");
+        let state = fs::metadata(self.state()).expect("it is there");
+        format!("{id}.{:x}.{:x}", state.dev(), state.ino())
     }
 
     /// A folder for what the test itself needs; goes with the host.

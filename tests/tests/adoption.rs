@@ -89,7 +89,7 @@ fn a_command_that_begins_once_its_shim_is_killed_gets_a_new_one() {
     {
         let task = host.task("exec sleep 1000").flag("--init").start();
         // Its shim gets there once the task has run for a moment.
-        let cgroup = hierarchy("freezer").join("bowline").join(task.id()).join("overhead");
+        let cgroup = hierarchy("freezer").join("bowline").join(task.on_host()).join("overhead");
         let shim = task.shim_pid();
         let is_there =
             || fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|all| all.contains(&shim.to_string()));

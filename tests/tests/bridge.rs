@@ -142,6 +142,27 @@ fn two_tasks_reach_each_other_and_published_ports_lead_to_one() {
 }
 
 #[test]
+fn one_name_in_two_state_folders_has_two_addresses() {
+    let host = Host::new();
+    if !has_plugins(&host) {
+        return;
+    }
+    let task = host.task("exec sleep 1000").flag("--network=bridge").start();
+    let other = format!("--state={}", host.work().join("other").display());
+    let begin = ["start", &other, "--network=bridge", "--name", task.id(), "--", "sleep", "1000"];
+    host.bowline(begin).assert_code(0);
+    let of_other = host.bowline(["inspect", &other, task.id()]).assert_code(0).json();
+    let [one, two] = [task.inspect(), of_other].map(|inspected| Traces::of(&inspected));
+    assert_ne!(one.address, two.address);
+    task.bowline("rm", ["-f"]).assert_code(0);
+    one.assert_gone(&host);
+    assert!(!two.left(&host).is_empty(), "the other one keeps its address");
+    host.bowline(["rm", &other, "-f", task.id()]).assert_code(0);
+    two.assert_gone(&host);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn what_leaves_has_the_hosts_address_and_the_host_is_as_before_in_the_end() {
     let host = Host::alone();
     if !has_plugins(&host) {

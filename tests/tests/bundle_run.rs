@@ -103,7 +103,7 @@ fn its_limits_and_its_filter_are_the_kernel_s() {
         task.wait_for_line("Seccomp:\t2");
         assert_eq!(task.cgroup_file("pids", "pids.max"), "7");
         let limit = task.inspect()["cgroup"].as_str().expect("a path").to_owned();
-        assert!(limit.ends_with(&format!("/{0}/{0}", task.id())), "{limit}");
+        assert!(limit.ends_with(&format!("/{}/{}", task.on_host(), task.id())), "{limit}");
     }
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is kept in the bundle");
     tasks.iter().for_each(|task| drop(task.end()));

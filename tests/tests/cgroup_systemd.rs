@@ -27,7 +27,8 @@ fn slice(id: &str) -> String {
 #[track_caller]
 fn assert_gone(host: &Host, id: &str) {
     host.assert_nothing_left();
-    for unit in [scope(id), slice(id), format!("bowline-{id}:overhead.scope")] {
+    let name = host.named(id);
+    for unit in [scope(&name), slice(&name), format!("bowline-{name}:overhead.scope")] {
         assert_forgotten(&unit);
     }
     let left = fs::read_dir("/run/systemd/transient").into_iter().flatten().flatten();
@@ -51,7 +52,7 @@ fn every_limit_is_a_property_and_in_its_file() {
     }
     let host = Host::new();
     let task = limited(&host);
-    let unit = scope(task.id());
+    let unit = scope(&task.on_host());
     let expected = [
         "ActiveState=active",
         "MemoryMax=67108864",
@@ -65,7 +66,7 @@ fn every_limit_is_a_property_and_in_its_file() {
         "CollectMode=inactive-or-failed",
     ];
     assert_shows(&unit, &expected);
-    assert_shows(&unit, &[&*format!("Slice={}", slice(task.id()))]);
+    assert_shows(&unit, &[&*format!("Slice={}", slice(&task.on_host()))]);
     if only_v2() {
         let path = task.cgroup("memory").to_string_lossy().into_owned();
         let shown = show(&unit, "ControlGroup");
@@ -90,7 +91,7 @@ fn an_update_changes_properties_and_files() {
     }
     let host = Host::new();
     let task = limited(&host);
-    let unit = scope(task.id());
+    let unit = scope(&task.on_host());
     task.bowline("update", ["--memory=32M", "--cpus=1.5", "--pids=20"]).assert_code(0);
     let changed = ["MemoryMax=33554432", "CPUQuotaPerSecUSec=1.500000s", "TasksMax=20"];
     let shown = show(&unit, "CPUQuotaPerSecUSec");
@@ -132,7 +133,7 @@ fn a_reload_of_systemd_leaves_the_limits_and_the_task() {
     assert_eq!(before[2], "13000 100000");
     systemctl(&["daemon-reload"]);
     // Whatever systemd writes, it has written once a job of its is done.
-    systemctl(&["start", "--", &slice(task.id())]);
+    systemctl(&["start", "--", &slice(&task.on_host())]);
     assert_eq!(files(), before);
     let Some((major, minor)) = disk() else { return skip("no disk") };
     let read =
@@ -163,7 +164,7 @@ fn an_exec_lands_in_the_scope() {
         }
     }
     assert!(task.processes().len() >= 3, "{:?}", task.processes());
-    assert!(init.values().any(|path| path.ends_with(&scope(task.id()))), "{init:?}");
+    assert!(init.values().any(|path| path.ends_with(&scope(&task.on_host()))), "{init:?}");
     task.end();
     exec.finish();
     timed.finish();
@@ -249,7 +250,7 @@ fn rm_ends_the_scope_of_a_task_whose_shim_has_died() {
     let task = host.described(toml).flag(SYSTEMD).start();
     task.wait_for_line("ready");
     task.kill_shim(task.shim_pid());
-    assert_shows(&scope(task.id()), &["ActiveState=active"]);
+    assert_shows(&scope(&task.on_host()), &["ActiveState=active"]);
     task.bowline("rm", ["-f"]).assert_code(0);
     assert_gone(&host, task.id());
 }
@@ -261,10 +262,10 @@ fn the_shim_is_charged_to_a_scope_of_its_own() {
     }
     let host = Host::new();
     let task = host.task("sleep 1000").flag(SYSTEMD).start();
-    let overhead = format!("bowline-{}:overhead.scope", task.id());
+    let overhead = format!("bowline-{}:overhead.scope", task.on_host());
     let shim = task.shim_pid();
     eventually("the shim is there", || cgroup_of(shim).values().any(|path| path.ends_with(&overhead)).then_some(()));
-    assert_shows(&overhead, &["ActiveState=active", &format!("Slice={}", slice(task.id()))]);
+    assert_shows(&overhead, &["ActiveState=active", &format!("Slice={}", slice(&task.on_host()))]);
     task.end();
     assert_gone(&host, task.id());
 }
@@ -277,13 +278,13 @@ fn a_unit_of_somebody_elses_is_not_taken() {
     let host = Host::new();
     let id = host.new_id();
     let mut other = host.command("systemd-run");
-    other.args(["--quiet", "--collect", "--scope", "--unit", &scope(&id), "--", "sleep", "1000"]);
+    other.args(["--quiet", "--collect", "--scope", "--unit", &scope(&host.named(&id)), "--", "sleep", "1000"]);
     let other = host.spawn_command(other);
-    eventually("it runs", || show(&scope(&id), "ActiveState").ends_with("=active").then_some(()));
+    eventually("it runs", || show(&scope(&host.named(&id)), "ActiveState").ends_with("=active").then_some(()));
     let ran = host.bowline(["start", "--name", &id, SYSTEMD, "--", "/bin/sleep", "1000"]);
-    ran.assert_refused(125, &[&scope(&id), "org.freedesktop.systemd1.UnitExists"]);
-    assert_shows(&scope(&id), &["ActiveState=active"]);
-    systemctl(&["stop", "--", &scope(&id)]);
+    ran.assert_refused(125, &[&scope(&host.named(&id)), "org.freedesktop.systemd1.UnitExists"]);
+    assert_shows(&scope(&host.named(&id)), &["ActiveState=active"]);
+    systemctl(&["stop", "--", &scope(&host.named(&id))]);
     other.finish();
     assert_gone(&host, &id);
 }
@@ -296,11 +297,20 @@ fn a_unit_that_has_failed_is_forgotten_for_a_task_of_its_name() {
     let host = Host::new();
     let id = host.new_id();
     let mut other = host.command("systemd-run");
-    other.args(["--quiet", "--scope", "--unit", &scope(&id), "--property=RuntimeMaxSec=1", "--", "sleep", "1000"]);
+    other.args([
+        "--quiet",
+        "--scope",
+        "--unit",
+        &scope(&host.named(&id)),
+        "--property=RuntimeMaxSec=1",
+        "--",
+        "sleep",
+        "1000",
+    ]);
     host.spawn_command(other).finish();
-    eventually("it has failed", || show(&scope(&id), "ActiveState").ends_with("=failed").then_some(()));
+    eventually("it has failed", || show(&scope(&host.named(&id)), "ActiveState").ends_with("=failed").then_some(()));
     let task = host.task("sleep 1000").named(&id).flag(SYSTEMD).start();
-    assert_shows(&scope(&id), &["ActiveState=active"]);
+    assert_shows(&scope(&host.named(&id)), &["ActiveState=active"]);
     task.end();
     assert_gone(&host, &id);
 }
@@ -312,7 +322,7 @@ fn a_slice_that_systemd_has_made_by_itself_ends_with_the_task() {
     }
     let host = Host::new();
     let id = host.new_id();
-    let (slice, unit) = (slice(&id), format!("other-{id}.scope"));
+    let (slice, unit) = (slice(&host.named(&id)), format!("other-{id}.scope"));
     let mut other = host.command("systemd-run");
     other.args(["--quiet", "--collect", "--scope", "--unit", &unit, "--slice", &slice, "--", "sleep", "1000"]);
     let other = host.spawn_command(other);

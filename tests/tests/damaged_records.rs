@@ -117,7 +117,7 @@ fn rm_f_ends_what_a_damaged_task_has_left() {
         task.bowline("rm", ["-f"]).assert_code(0);
         assert_ended(&pids);
         assert!(!task.file("task.json").exists(), "{how}");
-        assert!(host.cgroup(&format!("/bowline/{}", task.id())).there().is_empty(), "{how}");
+        assert!(host.cgroup(&format!("/bowline/{}", task.on_host())).there().is_empty(), "{how}");
     }
     host.assert_nothing_left_without_rm();
 }
@@ -436,7 +436,7 @@ fn gc_ends_what_a_damaged_sandbox_has_left() {
     host.bowline(["gc", sandbox.id()]).assert_code(0);
     assert_ended(&[pid]);
     for above in ["bowline", "bowline-overhead"] {
-        assert!(host.cgroup(&format!("/{above}/{}", sandbox.id())).there().is_empty());
+        assert!(host.cgroup(&format!("/{above}/{}", sandbox.on_host())).there().is_empty());
     }
     host.bowline(["sandbox", "rm", "-f", sandbox.id()]).assert_code(0);
     host.assert_nothing_left_without_rm();

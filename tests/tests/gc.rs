@@ -65,8 +65,8 @@ fn dead_with_init(host: &Host) -> Task<'_> {
 fn dead_elsewhere(host: &Host) -> (String, Vec<i32>, Elsewhere) {
     let task = dead(host);
     let (id, pids) = (task.id().to_owned(), task.all_processes());
+    let cgroup = host.cgroup(&format!("/bowline/{}", task.on_host()));
     fs::remove_dir_all(host.state().join(&id)).expect("ours");
-    let cgroup = host.cgroup(&format!("/bowline/{id}"));
     (id, pids, cgroup)
 }
 
@@ -244,7 +244,7 @@ fn a_pod_is_left_alone_for_what_a_new_shim_can_take_over_unless_it_is_known_to_b
 fn what_a_shim_that_died_has_left_is_undone_and_its_folder_stays() {
     let host = Host::new();
     let task = dead_with_init(&host);
-    let (pids, cgroup) = (task.all_processes(), host.cgroup(&format!("/bowline/{}", task.id())));
+    let (pids, cgroup) = (task.all_processes(), host.cgroup(&format!("/bowline/{}", task.on_host())));
     let ran = gc(&host, ["--dry-run", task.id()]);
     assert!(ran.assert_code(0).out().starts_with(&format!("task {}: ", task.id())), "{ran}");
     assert_eq!(ran.out().lines().count(), 1, "{ran}");
@@ -263,7 +263,7 @@ fn what_a_shim_that_died_has_left_is_undone_and_its_folder_stays() {
 fn a_task_that_has_taken_the_place_of_a_dead_one_is_not_touched() {
     let host = Host::new();
     let task = dead(&host);
-    host.bowline(["cgroup", "destroy", &format!("/bowline/{}", task.id())]).assert_code(0);
+    host.bowline(["cgroup", "destroy", &format!("/bowline/{}", task.on_host())]).assert_code(0);
     // Of the same name, in another state folder: where that one was.
     let other = format!("--state={}", host.work().join("other").display());
     host.bowline(["start", &other, "--name", task.id(), "--", "sleep", "1000"]).assert_code(0);
@@ -279,7 +279,7 @@ fn what_a_task_that_has_ended_has_left_is_removed_and_its_folder_stays() {
     let task = host.task("exit 3").start();
     task.wait().assert_code(3);
     eventually("its shim has gone", || (!process_exists(task.shim_pid_on_disk())).then_some(()));
-    let cgroup = orphan(&host, &format!("/bowline/{}", task.id()));
+    let cgroup = orphan(&host, &format!("/bowline/{}", task.on_host()));
     let ran = gc(&host, [task.id()]);
     assert!(ran.assert_code(0).out().contains("has ended"), "{ran}");
     assert_gone(&cgroup);
@@ -330,13 +330,13 @@ fn the_units_of_an_orphan_are_stopped() {
     }
     let host = Host::new();
     let task = host.task(IDLE).flag("--cgroup-driver=systemd").start();
-    let (id, pids) = (task.id().to_owned(), task.all_processes());
+    let (id, name, pids) = (task.id().to_owned(), task.on_host(), task.all_processes());
     task.kill_shim(task.shim_pid());
     fs::remove_dir_all(host.state().join(&id)).expect("ours");
     let ran = gc(&host, [&id]);
     assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
     assert!(!pids.iter().any(|pid| process_exists(*pid)), "{pids:?}");
-    for unit in [format!("bowline-{id}.scope"), format!("bowline-{}.slice", id.replace('-', "\\x2d"))] {
+    for unit in [format!("bowline-{name}.scope"), format!("bowline-{}.slice", name.replace('-', "\\x2d"))] {
         eventually(format_args!("{unit} is over"), || {
             let shown = Command::new("systemctl").args(["is-active", "--", &unit]).output().expect("systemctl runs");
             (String::from_utf8_lossy(&shown.stdout).trim() != "active").then_some(())

@@ -208,7 +208,7 @@ fn so_it_does_where_all_of_it_is_frozen() {
     let host = Host::new();
     let task = with_daemons(&host);
     // Its shim gets there once the task has run for a moment.
-    let above = hierarchy("freezer").join("bowline").join(task.id());
+    let above = hierarchy("freezer").join("bowline").join(task.on_host());
     let (overhead, shim) = (above.join("overhead/cgroup.procs"), task.shim_pid());
     let is_there = || fs::read_to_string(&overhead).is_ok_and(|all| all.lines().any(|pid| pid == shim.to_string()));
     eventually("the shim is charged there", || is_there().then_some(()));

@@ -157,7 +157,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
 /// Removes what an edited record has kept from being found.
 #[track_caller]
 fn clean_up(host: &Host, task: &Task<'_>) {
-    host.bowline(["cgroup", "destroy", &format!("/bowline/{}", task.id())]);
+    host.bowline(["cgroup", "destroy", &format!("/bowline/{}", task.on_host())]);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_record_of_another_boot_or_an_older_bowline_is_not_believed_elsewhere() {
         let mut ran = task.bowline("rm", ["-f"]);
         if what == "another inode" {
             // What is there has its name, and is not what the record says: somebody has to look.
-            let own = format!("/bowline/{0}/{0}", task.id());
+            let own = format!("/bowline/{}/{}", task.on_host(), task.id());
             ran.assert_refused(125, &[&pid.to_string(), &own]);
             assert!(process_exists(pid), "{ran}");
             clean_up(&host, &task);
@@ -282,7 +282,7 @@ fn a_sandboxs_record_that_was_edited_ends_nobody_else() {
         ran.assert_code(0);
         assert!(ran.err().contains("left alone"), "{field}: {ran}");
         for above in ["bowline", "bowline-overhead"] {
-            host.bowline(["cgroup", "destroy", &format!("/{above}/{}", sandbox.id())]);
+            host.bowline(["cgroup", "destroy", &format!("/{above}/{}", sandbox.on_host())]);
         }
     }
     assert!(process_exists(process.pid()) && !elsewhere.there().is_empty());

@@ -368,7 +368,7 @@ fn disable_lifts_all_limits_when_systemd_refuses_a_task_its_slice() {
     });
     // The name of the task's scope is taken.
     let id = host.new_id();
-    let scope = format!("bowline-{id}.scope");
+    let scope = format!("bowline-{}.scope", host.named(&id));
     let mut taken = Command::new("systemd-run");
     taken.args(["--quiet", "--scope", "--collect", "--unit", &scope, "sleep", "1000"]);
     let taken = host.spawn_command(taken);

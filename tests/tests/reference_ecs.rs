@@ -90,7 +90,7 @@ fn build_cgroup_root_by_systemd() {
     // Which controllers besides there are in a slice that other sandboxes share changes with them.
     assert_eq!(sandbox.cgroup_file("pids", "pids.max"), "50");
     let member = sandbox.task(IDLE).start();
-    assert_cgroup_is_below(member.pid(), &format!("{at}/bowline-{}.scope", member.id()));
+    assert_cgroup_is_below(member.pid(), &format!("{at}/bowline-{}.scope", member.on_host()));
     member.end();
     sandbox.rm([]);
     assert_forgotten(&slice);

@@ -29,7 +29,7 @@ fn end(helper: Process) {
 fn rename_cgroup_path() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("overhead_prefix = 'kata_'\npids = 3").create();
-    let overhead = format!("/bowline-overhead/kata_{}", sandbox.id());
+    let overhead = format!("/bowline-overhead/kata_{}", sandbox.on_host());
     assert_eq!(sandbox.inspect()["overhead"], *overhead);
     assert_cgroup_is(sandbox.shim_pid(), &overhead);
     assert_eq!(Limits::of(&overhead).pids, "max");
@@ -55,7 +55,7 @@ fn rename_cgroup_path() {
 fn rename_cgroup_path_inside_the_sandbox() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("overhead = 'inside'\noverhead_prefix = 'kata_'").create();
-    assert_cgroup_is(sandbox.shim_pid(), &format!("/bowline/{}/kata_overhead", sandbox.id()));
+    assert_cgroup_is(sandbox.shim_pid(), &format!("/bowline/{}/kata_overhead", sandbox.on_host()));
     sandbox.rm([]);
     host.sandbox()
         .toml("overhead = 'root'\noverhead_prefix = 'kata_'")
@@ -71,7 +71,7 @@ fn rename_cgroup_path_by_systemd() {
     }
     let host = Host::new();
     let sandbox = host.sandbox().toml("overhead_prefix = 'kata_'").flag("--cgroup-driver=systemd").create();
-    let scope = format!("kata_bowline-{}:overhead.scope", sandbox.id());
+    let scope = format!("kata_bowline-{}:overhead.scope", sandbox.on_host());
     let inspected = sandbox.inspect();
     assert_eq!(inspected["overhead_unit"]["name"], *scope);
     assert_cgroup_is(sandbox.shim_pid(), inspected["overhead"].as_str().expect("a path"));
@@ -132,7 +132,7 @@ fn add_process_of_none() {
     for skipped in ["web", "-1", "4194303"] {
         assert!(ran.assert_code(0).err().contains(&format!("{skipped} is not a process")), "{ran}");
     }
-    assert_cgroup_is(helper.pid(), &format!("/bowline-overhead/{}", sandbox.id()));
+    assert_cgroup_is(helper.pid(), &format!("/bowline-overhead/{}", sandbox.on_host()));
     end(helper);
     host.assert_nothing_left();
 }

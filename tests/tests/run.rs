@@ -329,7 +329,7 @@ fn inspect_shows_the_description_and_where_the_task_is() {
     let task = host.task("exec sleep 1000").flag("--pids=9").start();
     let inspected = task.inspect();
     assert_eq!(inspected["id"], task.id());
-    assert_eq!(inspected["cgroup"], format!("/bowline/{0}/{0}", task.id()));
+    assert_eq!(inspected["cgroup"], format!("/bowline/{}/{}", task.on_host(), task.id()));
     assert_eq!(inspected["task"]["pids"], 9, "{inspected}");
     assert!(inspected["exit"].is_null() && inspected["created_at"].is_string() && inspected["started_at"].is_string());
     task.end();

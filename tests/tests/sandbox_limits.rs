@@ -319,7 +319,7 @@ fn a_fork_bomb_stops_at_the_joint_limit() {
 fn shim_and_helpers_are_charged_beside_the_sandbox_without_limits() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--memory=64M").flag("--pids=2").flag("--cpus=0.1").create();
-    let overhead = format!("/bowline-overhead/{}", sandbox.id());
+    let overhead = format!("/bowline-overhead/{}", sandbox.on_host());
     assert_eq!(sandbox.inspect()["overhead"], *overhead);
     assert_cgroup_is(sandbox.shim_pid(), &overhead);
     let limits = Limits::of(&overhead);

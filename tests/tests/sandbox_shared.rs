@@ -150,7 +150,7 @@ fn who_holds_shared_pids_is_charged_beside_and_ends_with_the_sandbox() {
     let host = Host::new();
     let (sandbox, one) = seeing(&host);
     let pause = sandbox.pause_pid();
-    let overhead = format!("/bowline-overhead/{}", sandbox.id());
+    let overhead = format!("/bowline-overhead/{}", sandbox.on_host());
     let mut found = cgroup_of(pause);
     if found.len() > 1 {
         found.remove("");

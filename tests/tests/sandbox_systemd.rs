@@ -18,11 +18,11 @@ fn escaped(id: &str) -> String {
 }
 
 fn slice(sandbox: &Sandbox<'_>) -> String {
-    format!("bowline-{}.slice", escaped(sandbox.id()))
+    format!("bowline-{}.slice", escaped(&sandbox.on_host()))
 }
 
 fn scope(task: &Task<'_>) -> String {
-    format!("bowline-{}.scope", task.id())
+    format!("bowline-{}.scope", task.on_host())
 }
 
 /// One of systemd's with every limit.

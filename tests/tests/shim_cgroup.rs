@@ -69,7 +69,7 @@ fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
     let chosen = host.elsewhere("chosen");
     let id = host.new_id();
     let real = |path: &str| {
-        let overhead = format!("/bowline/{id}/overhead");
+        let overhead = format!("/bowline/{}/overhead", host.named(&id));
         path.replace("MANAGER", manager.path()).replace("CHOSEN", chosen.path()).replace("OVERHEAD", &overhead)
     };
     let mode = real(mode);
@@ -95,7 +95,8 @@ fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
     assert_comes(shim, &real(running), "while the task runs");
 
     wait_until_stuck(&task);
-    let cgroups: Vec<_> = hierarchies().into_iter().map(|(_, mount)| mount.join("bowline").join(&id)).collect();
+    let cgroups: Vec<_> =
+        hierarchies().into_iter().map(|(_, mount)| mount.join("bowline").join(host.named(&id))).collect();
     task.stop(["--grace=50s"]);
     eventually("its cgroups are removed", || (!cgroups.iter().any(|path| path.exists())).then_some(()));
     assert!(process_exists(shim), "the shim drains the output");
@@ -181,7 +182,7 @@ fn a_shim_that_nobody_asks_for_anything_leaves_with_its_manager() {
 fn overhead_is_the_default() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
-    let overhead = format!("/bowline/{}/overhead", task.id());
+    let overhead = format!("/bowline/{}/overhead", task.on_host());
     let shim = task.shim_pid();
     assert_comes(shim, &overhead, "while the task runs");
     task.end();

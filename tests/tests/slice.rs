@@ -25,7 +25,7 @@ fn a_command_is_in_a_scope_below_the_slice() {
     }
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag(format!("--slice={SLICE}")).start();
-    let scope = format!("bowline-{}.scope", task.id());
+    let scope = format!("bowline-{}.scope", task.on_host());
     assert_eq!(show(&scope, "Slice"), format!("Slice={SLICE}"));
     if only_v2() {
         assert_eq!(cgroup_of(task.pid())[""], format!("/{SLICE}/{scope}"));

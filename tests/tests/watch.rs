@@ -101,7 +101,7 @@ fn kills(task: &Task<'_>) -> u64 {
 /// The path of the cgroup that its shim is charged to, once that is there.
 #[track_caller]
 fn overhead(task: &Task<'_>) -> String {
-    let path = format!("/bowline/{}/overhead", task.id());
+    let path = format!("/bowline/{}/overhead", task.on_host());
     let shim = task.shim_pid();
     eventually(format_args!("the shim is in {path}"), || {
         cgroup_of(shim).values().any(|found| *found == path).then(|| path.clone())

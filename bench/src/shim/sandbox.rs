@@ -104,7 +104,7 @@ impl Shims {
     fn sandboxs_shim(&mut self) -> Result<Sandbox> {
         let id = self.next_id()?;
         let description = bowline_spec::parse_sandbox(DESCRIPTION, Format::Toml)?;
-        let record = SandboxRecord::new(&id, description, CgroupDriver::Cgroupfs)?;
+        let record = SandboxRecord::new(&id, description, CgroupDriver::Cgroupfs, &self.state.mark())?;
         let (folder, lock) = self.state.create_sandbox(&id, &record)?;
         Ok(Sandbox { up: self.spawn(&id, folder, lock)?, id, members: 0, more: false })
     }

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::{EVENTS, Folder, LOCK, LONGEST_SOCKET_PATH, Lock, cannot};
-use crate::trust;
+use crate::{host_name, trust};
 
 /// What outlives a reboot, which the state folder usually does not: all of bowline's files on disk
 /// but the installed ones.
@@ -53,6 +53,16 @@ impl StateDir {
         trust::check_folder(&self.path)
     }
 
+    /// What follows its ids in names on the host: see [`host_name`].
+    pub fn mark(&self) -> String {
+        host_name::mark(&self.path)
+    }
+
+    /// The id in this state folder that has the `name` on the host; the name itself where that is of another one.
+    pub(crate) fn id_of<'a>(&self, name: &'a str) -> &'a str {
+        name.strip_suffix(&self.mark()).unwrap_or(name)
+    }
+
     /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
@@ -71,6 +81,15 @@ impl StateDir {
     /// The folder of `id`, which need not exist.
     pub fn folder(&self, id: &TaskId) -> Folder {
         Folder::at(self.path.join(id.as_str()))
+    }
+
+    /// Makes the state folder, unless it is there.
+    ///
+    /// # Errors
+    /// `Internal` where it cannot be made.
+    pub fn make(&self) -> Result<()> {
+        let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.path);
+        made.map_err(|error| cannot("create the state folder", &self.path, &error))
     }
 
     /// Makes the folder of a new task and locks it.
@@ -98,10 +117,9 @@ impl StateDir {
             )
             .hint("choose a shorter state folder or id"));
         }
+        self.make()?;
         let mut builder = fs::DirBuilder::new();
-        builder.mode(0o700).recursive(true);
-        builder.create(&self.path).map_err(|error| cannot("create the state folder", &self.path, &error))?;
-        builder.recursive(false);
+        builder.mode(0o700);
         // Ids never begin with a dot. By thread, as several of one program may want the same id at a time.
         let thread = rustix::thread::gettid().as_raw_nonzero();
         let aside = Folder::at(self.path.join(format!(".new-{id}-{thread}")));

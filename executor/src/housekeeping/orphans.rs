@@ -71,8 +71,11 @@ impl What {
 pub struct Left {
     /// What kind of thing it is.
     pub what: What,
-    /// The sandbox or task that it belonged to; of a pod, its uid.
+    /// The sandbox or task that it belonged to; of a pod, its uid. One of another state folder has its name on the host.
     pub id: String,
+    /// Its name on the host.
+    #[serde(skip)]
+    pub name: String,
     /// Why it is an orphan.
     pub why: String,
     /// The paths of its cgroups, as they are below each hierarchy.
@@ -109,7 +112,8 @@ pub struct Pods<'a> {
 #[derive(Debug)]
 struct Candidate {
     what: What,
-    id: String,
+    /// The name on the host of what it is of; of a pod, its uid.
+    name: String,
     path: String,
     /// The mounts of the hierarchies that have the cgroup.
     mounts: Vec<PathBuf>,
@@ -118,8 +122,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn new(what: What, id: String, path: String) -> Candidate {
-        Candidate { what, id, path, mounts: Vec::new(), owned: false }
+    fn new(what: What, name: String, path: String) -> Candidate {
+        Candidate { what, name, path, mounts: Vec::new(), owned: false }
     }
 
     /// Whether this is a pod without an owner, and the cgroup at `path` is the pod's or below it.
@@ -148,18 +152,28 @@ impl Cgroups {
         candidates.retain_mut(|candidate| {
             let is_pod = candidate.what == What::Pod;
             candidate.owned = self.is_owned(&shims, candidate);
-            let is_listed = is_pod && alive.is_some_and(|alive| alive.contains(&candidate.id));
+            let is_listed = is_pod && alive.is_some_and(|alive| alive.contains(&candidate.name));
             let is_told = is_pod && alive.is_some();
             !is_listed && (!candidate.owned || is_told) && self.is_there(&candidate.path)
         });
         let mut left = Vec::new();
+        let mark = state.mark();
         for id in state.all_ids()? {
             let folder = state.folder(&id);
-            let is_its = |candidate: &Candidate| candidate.what != What::Pod && candidate.id == id.as_str();
+            let name = format!("{id}{mark}");
+            let earlier = if mark.is_empty() { Vec::new() } else { recorded(&folder) };
+            let is_its = |candidate: &Candidate| {
+                // An earlier bowline named it by its id alone, as one of the default state folder.
+                let is_earlier = || {
+                    let holds = |path: &String| Path::new(path).starts_with(&candidate.path);
+                    candidate.name == id.as_str() && earlier.iter().any(holds)
+                };
+                candidate.what != What::Pod && (candidate.name == name || is_earlier())
+            };
             match held_or_unknown(&folder) {
                 Held::ByAShim => candidates.retain(|candidate| !is_its(candidate)),
                 // A task that has a report has ended by itself.
-                Held::ByUs(_lock) if !matches!(folder.exit(), Ok(Some(_))) && !shims.have(id.as_str()) => {
+                Held::ByUs(_lock) if !matches!(folder.exit(), Ok(Some(_))) && !shims.have(&name) => {
                     let (its, others) = candidates.into_iter().partition(is_its);
                     candidates = others;
                     let Some(mut dead) = self.dead(&shims, &folder, &id, its) else { continue };
@@ -260,8 +274,8 @@ impl Cgroups {
     fn is_owned(&self, shims: &Shims, candidate: &Candidate) -> bool {
         let has_shim = match candidate.what {
             What::Pod => false,
-            What::Overhead => shims.may_be_in(&candidate.id),
-            What::Sandbox | What::Task | What::Remains => shims.have(&candidate.id),
+            What::Overhead => shims.may_be_in(&candidate.name),
+            What::Sandbox | What::Task | What::Remains => shims.may_have(&candidate.name),
         };
         has_shim || self.is_in_use(shims, &candidate.path)
     }
@@ -272,7 +286,7 @@ impl Cgroups {
         let mut above = path;
         while let Some((parent, _)) = above.rsplit_once('/') {
             let place = SandboxPlace::of_path(above).filter(|place| [OURS, OVERHEAD].contains(&&*place.prefix()));
-            if place.is_some_and(|place| shims.have(place.id())) {
+            if place.is_some_and(|place| shims.may_have(place.id())) {
                 return true;
             }
             above = parent;
@@ -286,7 +300,8 @@ impl Cgroups {
     }
 
     fn orphan(&self, state: &StateDir, candidate: Candidate, pods_are_listed: bool) -> Left {
-        let Candidate { what, id, path, mounts, owned } = candidate;
+        let Candidate { what, name, path, mounts, owned } = candidate;
+        let id = state.id_of(&name).to_owned();
         let processes = self.layout.processes_at(&path).len();
         let there = place_of(&path, &mounts);
         let folder = folder_of(state, what, &id).filter(|folder| folder.exists().unwrap_or(true));
@@ -305,7 +320,8 @@ impl Cgroups {
             (_, Some(_)) => format!("what it was of has ended and its shim has gone, but not {there}"),
             (_, None) => format!("no shim lives, and no folder in {} is there, for {there}", state.path().display()),
         };
-        Left { what, id, why: with_processes(why, processes), cgroups: vec![path], processes, folder: None, owned }
+        let why = with_processes(why, processes);
+        Left { what, id, name, why, cgroups: vec![path], processes, folder: None, owned }
     }
 
     /// What a dead shim has left of the task in `folder`, if anything.
@@ -335,8 +351,8 @@ impl Cgroups {
             return None;
         }
         let why = with_processes("its shim died before it".to_owned(), pids.len());
-        let (id, folder) = (id.to_string(), Some(folder.path().to_owned()));
-        Some(Left { what, id, why, cgroups, processes: pids.len(), folder, owned: false })
+        let (id, name, folder) = (id.to_string(), folder.name_on_host(), Some(folder.path().to_owned()));
+        Some(Left { what, id, name, why, cgroups, processes: pids.len(), folder, owned: false })
     }
 
     fn clear_orphan(&self, state: &StateDir, left: &Left) -> Result<bool> {
@@ -348,7 +364,7 @@ impl Cgroups {
             Held::Missing => None,
         };
         for path in &left.cgroups {
-            let candidate = Candidate::new(left.what, left.id.clone(), path.clone());
+            let candidate = Candidate::new(left.what, left.name.clone(), path.clone());
             let permit = || {
                 let created = lock.is_none() && folder.as_ref().is_some_and(|folder| folder.exists().unwrap_or(true));
                 !created && !self.is_owned(&Shims::living(), &candidate)
@@ -383,7 +399,7 @@ impl Cgroups {
         // A task of another state folder may be where this one was.
         let permit = || {
             let shims = Shims::living();
-            !shims.have(&left.id) && !left.cgroups.iter().any(|path| self.is_in_use(&shims, path))
+            !shims.have(&left.name) && !left.cgroups.iter().any(|path| self.is_in_use(&shims, path))
         };
         if !permit() {
             return Ok(false);
@@ -405,6 +421,13 @@ fn of_scope(path: &str) -> Option<String> {
     let name = path.rsplit('/').next()?.strip_suffix(".scope")?;
     let id = name.strip_prefix("bowline-").unwrap_or(name);
     unit::unescaped(id.strip_suffix(":overhead").unwrap_or(id))
+}
+
+/// The cgroups that the record in `folder` names, whosever they are.
+fn recorded(folder: &Folder) -> Vec<String> {
+    let task = readable(folder).ok().and_then(|(record, _)| record).map(|record| (record.cgroup, record.overhead));
+    let sandbox = folder.sandbox().ok().flatten().map(|record| (record.cgroup, record.overhead));
+    task.into_iter().chain(sandbox).flat_map(|(own, overhead)| [Some(own), overhead]).flatten().collect()
 }
 
 /// The folder that a sandbox of this id would have.
@@ -491,6 +514,7 @@ fn remains(state: &StateDir) -> Vec<Left> {
     let all = of_state.chain(attached).filter(|(_, pid, _, path)| dead(pid) && path.exists());
     let left = |(id, _, why, path): (String, _, &str, _)| Left {
         what: What::Remains,
+        name: id.clone(),
         id,
         why: why.to_owned(),
         cgroups: Vec::new(),

@@ -160,8 +160,8 @@ impl Supervisor {
             let hint = format!("run the command where the task was started; if there is none there either, {removed}");
             return Err(refused("its cgroup is gone, or another one has its path").hint(hint));
         }
-        if record.unit.as_ref().is_some_and(|unit| unit.own_slice) {
-            self.overhead.be_unit(&self.layout, &folder.name())?;
+        if let Some(shims) = record.unit.as_ref().and_then(|unit| unit.of_shim_too()) {
+            self.overhead.be_unit(&self.layout, shims);
         }
         inheritance::go_on_with(&record.limits);
         record.shim_pid = std::process::id().cast_signed();

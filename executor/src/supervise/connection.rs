@@ -16,8 +16,8 @@ use bowline_spec::{Namespace, Network, NetworkMode, Task as Description};
 use crate::network::{self, Connected};
 use crate::sandbox_namespaces::{self, Shared};
 
-/// Takes the host's ports of `network`, and has plugins make its interfaces in the namespace at `netns`. What they do is
-/// kept in `folder` until it is undone.
+/// Takes the host's ports of `network`, and has plugins make its interfaces in the namespace at `netns`. They know it by
+/// `id`, a name on the host. What they do is kept in `folder` until it is undone.
 ///
 /// # Errors
 /// `WrongState` for a port that is taken; `Unsupported` for a plugin that is missing; the errors of plugins. Nothing is

@@ -181,9 +181,12 @@ impl Supervisor {
     /// `Damaged` when something is missing; `Internal` when something cannot be opened again.
     pub fn take_over(config: Config, handed: Handed) -> Result<Rc<Supervisor>> {
         let layout = Rc::new(cgroup::detect()?);
-        let name = cgroup::of_sandbox(&config.folder.name());
-        let overhead = Overhead::take(&config.shim_cgroup, &name, &config.systemd, &layout, handed.overhead)?;
-        let it = Rc::new(Supervisor::with(config, layout, overhead));
+        let mark = config.mark();
+        // An earlier bowline named it by its id alone.
+        let names = [config.folder.name() + &mark, config.folder.name()].map(|name| cgroup::of_sandbox(&name));
+        let name = handed.overhead.place(&layout, &names);
+        let overhead = Overhead::take(&config.shim_cgroup, name, &config.systemd, &layout, handed.overhead)?;
+        let it = Rc::new(Supervisor::with(config, mark, layout, overhead));
         it.facts.note(|facts| *facts = handed.shim);
         if let Some(journal) = &it.journal {
             journal.borrow_mut().go_on(handed.journal);

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
-use bowline_cgroup::{CgroupIdentity, Driver, Unit};
+use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Kind, Result};
 use bowline_spec::budget::settled_shares;
 use bowline_spec::id::TaskId;
@@ -67,11 +67,15 @@ impl Supervisor {
         let task = task.settled().into_owned();
         let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
         let mut task = task;
-        let made = connection::make(folder.path(), id.as_str(), &task.network).await?;
+        let name = self.named(id);
+        let made = connection::make(folder.path(), &name, &task.network).await?;
         let (shared, interfaces) = made.unwrap_or_default();
         let joined = connection::joined(&task, shared.network());
         let Configured { mut spec, profile, names_cgroup, notes } = configured(&joined, id, claimed.as_ref())?;
         drop(joined);
+        if !names_cgroup && let Some(linux) = spec.linux_mut() {
+            linux.set_cgroups_path(Some(format!("{}/{id}", cgroup::of_sandbox(&name)).into()));
+        }
         if lacks_root(&task, &spec) {
             make_root(&folder, &spec)?;
             spec.root_mut().get_or_insert_default().set_path(folder.file("rootfs"));
@@ -81,14 +85,13 @@ impl Supervisor {
         }
         let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
-        let sandbox = folder.name();
         let asked = names_cgroup.then_some(&*cgroup);
         let unit = match &launch.slice {
-            None => launch.driver.unit_of(asked, &sandbox, id.as_str())?,
-            Some(slice) => Some(units::in_slice(slice, asked, launch.driver, id)?),
+            None => launch.driver.unit_of(asked, &name, &name)?,
+            Some(slice) => Some(units::in_slice(slice, asked, launch.driver, &name)?),
         };
         if unit.as_ref().is_some_and(|unit| unit.own_slice) {
-            self.overhead.be_unit(&self.layout, &self.config.folder.name())?;
+            self.overhead.be_unit(&self.layout, Unit::of_shim(&(self.config.folder.name() + &self.mark))?);
         }
         let enforcement = launch.slice.clone().map(|slice| SliceEnforcement { slice, enforced: true, reason: None });
         let durable = launch.durable;

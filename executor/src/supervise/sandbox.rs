@@ -266,7 +266,8 @@ impl Sandbox {
         let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
         let netns = self.handles.borrow().shared.network();
         if let Some(netns) = netns.filter(|_| network.mode().has_plugins()) {
-            let made = connection::connect(self.folder.path(), self.id.as_str(), &network, netns).await?;
+            let name = self.facts.look(|facts| facts.record.name_of(&self.id));
+            let made = connection::connect(self.folder.path(), &name, &network, netns).await?;
             let (ports, interfaces) = made;
             self.handles.borrow_mut().shared.ports = ports;
             self.facts.change(|facts| facts.record.interfaces = interfaces);

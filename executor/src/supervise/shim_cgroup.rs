@@ -95,6 +95,15 @@ pub struct Handed {
     entered: bool,
 }
 
+impl Handed {
+    /// Which of `names` has the shim's own cgroup in it; the first, unless only another has.
+    pub fn place<'a>(&self, layout: &Layout, names: &'a [String]) -> &'a str {
+        let has = |name: &&String| matches!(layout.open(&format!("{name}/overhead")), Ok(Some(_)));
+        let found = names.iter().find(has).filter(|_| self.entered && self.own.is_none());
+        found.unwrap_or(&names[0])
+    }
+}
+
 impl Overhead {
     /// Where the shim is charged, for the program that is executed in its place. Nothing moves the shim meanwhile.
     pub fn hand_over(&self) -> Handed {
@@ -137,12 +146,11 @@ impl Overhead {
         Ok(Overhead { mode, sandbox, own: OnceCell::new(), systemd, entered: Mutex::default() })
     }
 
-    /// Makes the shim's own cgroup a scope in the sandbox's slice from now on.
-    pub fn be_unit(&self, layout: &Layout, sandbox: &str) -> Result<()> {
-        if self.own.set(Own::Unit(Unit::of_shim(sandbox)?)).is_ok() {
+    /// Makes the shim's own cgroup `unit` from now on, a scope beside the task's.
+    pub fn be_unit(&self, layout: &Layout, unit: Unit) {
+        if self.own.set(Own::Unit(unit)).is_ok() {
             layout.remove_empty(&self.sandbox);
         }
-        Ok(())
     }
 
     /// Puts the shim's own cgroup beside a sandbox's from now on, at `path` or as `unit`; the sandbox's may be there.

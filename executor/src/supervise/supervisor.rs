@@ -66,6 +66,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// What follows the ids of the shim's tasks in names on the host. A manager's bundles are in no state folder of ours.
+    pub(super) fn mark(&self) -> String {
+        let is_ours = self.folder.path().parent() == Some(self.state.path());
+        if is_ours { self.state.mark() } else { String::new() }
+    }
+
     /// The configuration of a shim that leaves with its last task and writes the journal.
     pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup, systemd: Systemd) -> Config {
         Config {
@@ -97,6 +103,8 @@ pub enum Leave {
 /// All tasks of one shim.
 pub(crate) struct Supervisor {
     pub(crate) config: Config,
+    /// What follows the ids of its tasks in names on the host.
+    pub(super) mark: String,
     pub(super) layout: Rc<Layout>,
     pub(super) tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
     pub(crate) children: Children,
@@ -135,20 +143,27 @@ impl Supervisor {
     /// Fails where the host lacks something that the shim needs.
     pub async fn begin(config: Config) -> Result<Rc<Supervisor>> {
         let layout = Rc::new(cgroup::detect()?);
-        let sandbox = cgroup::of_sandbox(&config.folder.name());
+        let mark = config.mark();
+        let sandbox = cgroup::of_sandbox(&(config.folder.name() + &mark));
         let overhead = Overhead::begin(&config.shim_cgroup, &sandbox, &config.systemd, &layout).await?;
         // Prepared here while no caller waits, so that a launch has one level less to create. A manager that
         // receives events, or that charges the shim elsewhere, chooses its tasks' cgroups itself.
         if config.tell.is_none() && config.shim_cgroup == ShimCgroup::Overhead {
             layout.prepare(&sandbox)?;
         }
-        Ok(Rc::new(Supervisor::with(config, layout, overhead)))
+        Ok(Rc::new(Supervisor::with(config, mark, layout, overhead)))
     }
 
-    pub(super) fn with(config: Config, layout: Rc<Layout>, overhead: Overhead) -> Supervisor {
+    /// The name of a task on the host.
+    pub(super) fn named(&self, id: &TaskId) -> String {
+        format!("{id}{}", self.mark)
+    }
+
+    pub(super) fn with(config: Config, mark: String, layout: Rc<Layout>, overhead: Overhead) -> Supervisor {
         let journal = config.tell.is_none().then(|| RefCell::new(Journal::new(config.state.events())));
         Supervisor {
             config,
+            mark,
             layout,
             tasks: RefCell::default(),
             children: Children::default(),

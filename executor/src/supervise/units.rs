@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use bowline_cgroup::{Cgroup, Driver, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_spec::id::TaskId;
 use bowline_sys::{self as sys, Cloned};
 use oci_spec::runtime::LinuxResources;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -118,11 +117,11 @@ pub async fn stop(systemd: &Systemd, unit: &Unit) {
     }
 }
 
-/// The unit of a task that the caller wants in a slice.
+/// The unit of a task that the caller wants in a slice; `name` is its name on the host.
 ///
 /// # Errors
 /// `Usage` if `slice` is not a slice, or if the task asks for another cgroup or cgroup driver.
-pub fn in_slice(slice: &str, asked: Option<&str>, driver: Driver, id: &TaskId) -> Result<Unit> {
+pub fn in_slice(slice: &str, asked: Option<&str>, driver: Driver, name: &str) -> Result<Unit> {
     if let Some(path) = asked {
         let message = format!("the task is to be in {slice}, and its description has the cgroup {path:?}");
         return Err(Error::new(Kind::Usage, message).hint("leave one of them away"));
@@ -131,7 +130,7 @@ pub fn in_slice(slice: &str, asked: Option<&str>, driver: Driver, id: &TaskId) -
         let message = format!("the task is to be in {slice}, and the cgroup driver is cgroupfs");
         return Err(Error::new(Kind::Usage, message).hint("slices are systemd's: leave the driver away"));
     }
-    Unit::in_slice(slice, id.as_str())
+    Unit::in_slice(slice, name)
 }
 
 /// Asks systemd to move the shim into `unit`, which has no limits.

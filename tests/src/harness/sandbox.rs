@@ -97,6 +97,11 @@ impl<'h> Sandbox<'h> {
         Sandbox { host, id }
     }
 
+    /// What it is called outside its state folder.
+    pub fn on_host(&self) -> String {
+        self.host.named(&self.id)
+    }
+
     pub fn id(&self) -> &str {
         &self.id
     }

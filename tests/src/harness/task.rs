@@ -172,6 +172,11 @@ impl<'h> Task<'h> {
         Task { host, id }
     }
 
+    /// What it is called outside its state folder.
+    pub fn on_host(&self) -> String {
+        self.host.named(&self.id)
+    }
+
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -87,9 +87,9 @@ impl Unit {
         Unit::scope(format!("bowline-{}", escaped(id)), sandbox.name.clone())
     }
 
-    /// The scope of a sandbox's shim, in the slice at `place`; its name begins with `prefix`.
-    pub fn of_sandboxs_shim(place: &SandboxPlace, prefix: &str) -> Result<Unit> {
-        Unit::of_shim_in(place.slice()?, place.id(), prefix)
+    /// The scope of the shim of `sandbox`, in the slice at `place`; its name begins with `prefix`.
+    pub fn of_sandboxs_shim(place: &SandboxPlace, sandbox: &str, prefix: &str) -> Result<Unit> {
+        Unit::of_shim_in(place.slice()?, sandbox, prefix)
     }
 
     /// The scope of the shim, for a task in its sandbox's own slice.
@@ -281,9 +281,9 @@ mod tests {
         let sandbox = Unit::of_sandbox(&place("bowline")).expect("short");
         assert_eq!(sandbox.path(), "/bowline.slice/bowline-web\\x2d1.slice");
         assert_eq!((sandbox.is_slice(), sandbox.own_slices()), (true, vec!["bowline.slice".into(), ROOT.into()]));
-        let prefixed = Unit::of_sandboxs_shim(&place("ecs"), "kata_").expect("short");
+        let prefixed = Unit::of_sandboxs_shim(&place("ecs"), "web-1", "kata_").expect("short");
         assert_eq!(prefixed.path(), "/ecs.slice/ecs-web\\x2d1.slice/kata_bowline-web-1:overhead.scope");
-        let shim = Unit::of_sandboxs_shim(&place("bowline-overhead"), "").expect("short");
+        let shim = Unit::of_sandboxs_shim(&place("bowline-overhead"), "web-1", "").expect("short");
         assert_eq!(shim.name, "bowline-web-1:overhead.scope");
         assert_eq!(shim.slice, "bowline\\x2doverhead-web\\x2d1.slice");
         assert!(!shim.path().starts_with(&sandbox.path()), "{}", shim.path());

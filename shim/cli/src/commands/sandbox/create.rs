@@ -42,7 +42,8 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         Overhead::Inherit => ShimCgroup::Inherit,
         Overhead::Root => ShimCgroup::Root,
     };
-    let record = SandboxRecord::new(&id, sandbox, driver)?;
+    state.make()?;
+    let record = SandboxRecord::new(&id, sandbox, driver, &state.mark())?;
     // From here on there may be something to undo.
     let mut signals = Signals::watch(&ENDING)?;
     let interrupted = || Error::new(Kind::Internal, format!("the creation of sandbox {id} was interrupted"));

@@ -1,0 +1,93 @@
+//! Several state folders on one host: the same id in two of them is two tasks.
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Ran, assert_cgroup_is_below, binary, process_exists};
+
+/// Another state folder of this host's, as a flag.
+fn other(host: &Host) -> String {
+    format!("--state={}", host.work().join("other").display())
+}
+
+#[track_caller]
+fn text(ran: &Ran, field: &str) -> String {
+    ran.assert_code(0).json()[field].as_str().expect(field).to_owned()
+}
+
+#[test]
+fn one_name_in_two_state_folders_is_two_tasks() {
+    let host = Host::new();
+    let other = other(&host);
+    let task = host.task("echo ready; exec sleep 1000").start();
+    host.bowline(["start", &other, "--name", task.id(), "--", "sleep", "1000"]).assert_code(0);
+    let of_other = |verb: &str| host.bowline([verb, &other, task.id()]);
+    let (one, two) = (text(&host.bowline(["inspect", task.id()]), "cgroup"), text(&of_other("inspect"), "cgroup"));
+    assert_ne!(one, two);
+    assert_cgroup_is_below(task.pid(), &one);
+    for ids in [&[][..], &[task.id()]] {
+        let found = host.bowline(["gc", "--dry-run"].iter().chain(ids)).assert_code(0).out();
+        assert!(!found.contains(task.id()), "each has an owner: {found}");
+    }
+    // A shim that died is no reason to take the other for it.
+    let pid = task.pid();
+    task.kill_shim(task.shim_pid());
+    std::fs::write(task.file("task.json"), "").expect("ours");
+    let ran = task.bowline("rm", ["-f"]);
+    assert!(!ran.assert_code(0).err().contains("left alone"), "{ran}");
+    assert!(!process_exists(pid));
+    host.bowline(["exec", &other, task.id(), "--", "echo", "well"]).assert_says("well");
+    host.bowline(["rm", &other, "-f", task.id()]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn one_name_in_two_state_folders_is_two_sandboxes() {
+    let host = Host::new();
+    let other = other(&host);
+    let sandbox = host.sandbox().flag("--pids=50").create();
+    host.bowline(["sandbox", "create", &other, "--pids=60", "--name", sandbox.id()]).assert_code(0);
+    let member = sandbox.task("exec sleep 1000").start();
+    let args = ["start", &other, "--sandbox", sandbox.id(), "--name", member.id(), "--", "sleep", "1000"];
+    host.bowline(args).assert_code(0);
+    assert_eq!(sandbox.cgroup_file("pids", "pids.max"), "50");
+    let of_other = host.bowline(["sandbox", "inspect", &other, sandbox.id()]);
+    assert_ne!(sandbox.inspect()["cgroup"], *text(&of_other, "cgroup"));
+    host.bowline(["sandbox", "rm", &other, "-f", sandbox.id()]).assert_code(0);
+    member.exec("echo well").assert_says("well");
+    sandbox.rm(["-f"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_default_state_folder_has_the_ids_alone() {
+    let host = Host::new();
+    let id = host.new_id();
+    let script = "mount -t tmpfs none /run && mkdir -m 700 /run/bowline && ln -s bowline /run/link && \
+                  export BOWLINE_STATE=/run/$1 && \"$0\" start --name $2 -- sleep 1000 >/dev/null && \"$0\" inspect $2; \
+                  \"$0\" rm -f $2";
+    for at in ["bowline", "link"] {
+        let mut command = host.command("unshare");
+        command.args(["--mount", "--propagation=private", "/bin/sh", "-c", script]);
+        command.arg(binary("bowline")).args([at, &id]);
+        assert_eq!(text(&host.execute(command), "cgroup"), format!("/bowline/{id}/{id}"), "{at}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_an_older_bowline_has_named_is_found_by_its_record() {
+    let host = Host::new();
+    let id = host.new_id();
+    let path = format!("/bowline/{id}/{id}");
+    let start = || host.task("echo ready; exec sleep 1000").toml(&format!("cgroup = '{path}'")).named(&id).start();
+    let task = start();
+    task.kill_shim(task.shim_pid());
+    let found = host.bowline(["gc", &id]).assert_code(0).out();
+    assert_eq!(found, "", "a new shim can take it over");
+    task.exec("echo well").assert_says("well");
+    task.kill_shim(task.shim_pid());
+    task.bowline("rm", ["-f"]).assert_code(0);
+    assert!(host.cgroup(&path).there().is_empty());
+    let task = start();
+    task.end();
+    host.assert_nothing_left();
+}

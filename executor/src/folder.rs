@@ -241,7 +241,7 @@ impl Folder {
 
     /// Adds to the error of a damaged record which command removes the task or sandbox.
     pub(crate) fn hinted(&self, error: Error, command: &str) -> Error {
-        if error.kind() != Kind::Damaged || !self.is_locked_by_us() {
+        if error.kind() != Kind::Damaged || error.hint_text().is_some() || !self.is_locked_by_us() {
             return error;
         }
         let name = self.name();
@@ -339,7 +339,7 @@ impl Folder {
         let text = match read {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(cannot("read", &path, &error)),
+            Err(error) => return Err(unreadable("read", &path, &error)),
         };
         record::parse(&text, &path).map(Some)
     }
@@ -347,11 +347,16 @@ impl Folder {
     fn lock_file(&self) -> Result<File> {
         let path = self.file(LOCK);
         let opened = trust::open(File::options().write(true).create(true).truncate(false), &path);
+        // On a disk that has become read-only, a lock that is there can still be taken.
+        let opened = opened.or_else(|error| match error.kind() {
+            ErrorKind::ReadOnlyFilesystem => trust::open(File::options().read(true), &path),
+            _ => Err(error),
+        });
         match opened {
             Ok(file) if self.is_still_there() => Ok(file),
             Ok(_) => Err(self.is_gone()),
             Err(error) if error.kind() == ErrorKind::NotFound => Err(self.is_gone()),
-            Err(error) => Err(cannot("open", &path, &error)),
+            Err(error) => Err(unreadable("open", &path, &error)),
         }
     }
 
@@ -565,6 +570,21 @@ fn remove_tree(path: &Path) -> io::Result<()> {
         }
     }
     fs::remove_dir_all(path)
+}
+
+/// The error for a file of a task that cannot be used: the task is damaged, unless it is this process that lacks a right
+/// or room.
+fn unreadable(verb: &str, path: &Path, error: &io::Error) -> Error {
+    let said = cannot(verb, path, error);
+    let is_ours = matches!(
+        error.raw_os_error(),
+        Some(libc::EACCES | libc::EPERM | libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOSPC | libc::EROFS)
+    );
+    match said.hint_text() {
+        _ if is_ours => said,
+        Some(hint) => Error::new(Kind::Damaged, said.message()).hint(hint),
+        None => Error::new(Kind::Damaged, said.message()),
+    }
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Error {

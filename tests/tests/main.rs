@@ -194,6 +194,7 @@ mod terminal;
 mod terminal_screen;
 mod timeout;
 mod units;
+mod unreadable_tasks;
 mod untrusted;
 mod update;
 mod upgrade;

@@ -231,7 +231,7 @@ fn file_version(binary: &Path) -> Result<FileVersion> {
     Ok((meta.dev(), meta.ino(), meta.len(), (meta.ctime(), meta.ctime_nsec())))
 }
 
-/// Listens at the folder's socket. Binds under another name first, so that whoever finds the socket can connect: a
+/// Listens at the folder's socket, whose lock the caller holds. Binds under another name first, so that whoever finds the socket can connect: a
 /// socket that is bound but not listening yet refuses, like the socket of a gone shim.
 fn listen(folder: &Folder) -> Result<UnixListener> {
     let socket = folder.socket();
@@ -239,7 +239,12 @@ fn listen(folder: &Folder) -> Result<UnixListener> {
     let aside = folder.file("shim");
     // Left by whoever was killed in between.
     let _ = std::fs::remove_file(&aside);
-    let listener = UnixListener::bind(&aside).doing(Kind::Internal, what)?;
+    let bound = UnixListener::bind(&aside).or_else(|error| {
+        // The disk may have room for one alone. Who holds the lock may remove what a dead shim has left.
+        std::fs::remove_file(&socket).map_err(|_| error)?;
+        UnixListener::bind(&aside)
+    });
+    let listener = bound.doing(Kind::Internal, what)?;
     std::fs::rename(&aside, &socket).doing(Kind::Internal, what)?;
     Ok(listener)
 }

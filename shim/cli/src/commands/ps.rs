@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use bowline_executor::{Kind, Result, StateDir};
+use bowline_client::Presence;
+use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,7 +16,7 @@ use crate::input::task_names;
 use crate::ui::colour;
 use crate::ui::json;
 use crate::ui::numbers;
-use crate::ui::print::{say, show};
+use crate::ui::print::{complain, say, show};
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 
@@ -39,17 +40,25 @@ struct Row {
     labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<TaskId>,
+    /// Why the task is damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<String>,
 }
 
 impl Row {
-    /// A task with a damaged record: shows what the other record says.
-    fn damaged(state: &StateDir, id: &TaskId) -> Row {
+    /// A task with a damaged record: shows what the other record says, and its shim.
+    async fn damaged(state: &StateDir, id: &TaskId, damage: &Error) -> Row {
         let folder = state.folder(id);
         let record = folder.record().ok().flatten();
-        Row::from(Inspection {
+        let state = match bowline_client::find(&folder, id).await {
+            Ok(Presence::Live(shim)) => shim.state().await.ok().flatten(),
+            Ok(_) | Err(_) => None,
+        };
+        let damage = Some(damage.message().to_owned());
+        let row = Row::from(Inspection {
             id: id.clone(),
             status: "damaged".to_owned(),
-            pid: None,
+            pid: state.map(|state| state.pid).filter(|pid| *pid > 0),
             shim_pid: None,
             cgroup: None,
             sandbox: folder.sandbox_by_socket(),
@@ -61,7 +70,8 @@ impl Row {
             task: record.and_then(|record| record.task),
             health: None,
             exit: folder.exit().ok().flatten(),
-        })
+        });
+        Row { damage, ..row }
     }
 }
 
@@ -85,6 +95,7 @@ impl From<Inspection> for Row {
             unwritten: found.exit.and_then(|exit| exit.unwritten),
             labels: found.labels,
             sandbox: found.sandbox,
+            damage: None,
         }
     }
 }
@@ -117,7 +128,7 @@ pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
             Ok(found) => rows.push(Row::from(found)),
             // The task was removed meanwhile.
             Err(error) if error.kind() == Kind::NotFound => {}
-            Err(error) if error.kind() == Kind::Damaged => rows.push(Row::damaged(state, id)),
+            Err(error) if error.kind() == Kind::Damaged => rows.push(Row::damaged(state, id, &error).await),
             Err(error) => return Err(error),
         }
     }
@@ -135,6 +146,9 @@ pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
     }
     let width = screen::width().filter(|_| !args.no_trunc);
     show(&table(&rows, &ids, Timestamp::now(), width))?;
+    for (id, damage) in rows.iter().filter_map(|row| Some((&row.id, row.damage.as_ref()?))) {
+        complain(&format!("task {id} is damaged: {damage}"), None);
+    }
     Ok(0)
 }
 
@@ -203,6 +217,7 @@ mod tests {
             unwritten: None,
             labels: BTreeMap::from([("tier".to_owned(), "web".to_owned())]),
             sandbox: None,
+            damage: None,
         }
     }
 

@@ -35,6 +35,8 @@ pub async fn exited(state: &StateDir) -> Result<u8> {
         match outcome {
             // Somebody else removed it first.
             Err(error) if error.kind() == Kind::NotFound => {}
+            // It is not known to have ended.
+            Err(error) if error.kind() == Kind::Damaged => complain(&error.to_string(), error.hint_text()),
             outcome => settle(outcome, &mut code),
         }
     }

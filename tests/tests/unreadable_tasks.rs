@@ -1,0 +1,137 @@
+//! One task whose files cannot be read, or a state folder that cannot be written: the others go on.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Ran, Task, binary, eventually, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Runs `bowline` where the state folder is read-only, as a disk is after an error.
+fn read_only<const N: usize>(host: &Host, args: [&str; N]) -> Ran {
+    let mut command = host.command("unshare");
+    let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+    command.args(["--mount", "--propagation=private", "/bin/sh", "-c", script]).arg(host.state());
+    command.arg(binary("bowline")).args(args);
+    host.execute(command)
+}
+
+/// The row of a task.
+#[track_caller]
+fn row(ran: &Ran, task: &Task<'_>) -> Value {
+    let rows = ran.assert_code(0).json();
+    let row = rows.as_array().expect("a list").iter().find(|row| row["id"] == task.id()).cloned();
+    row.unwrap_or_else(|| panic!("it has no row: {ran}"))
+}
+
+#[test]
+fn a_read_only_state_folder_hides_no_task() {
+    let host = Host::new();
+    let [lives, dead] = [(); 2].map(|()| host.task("echo ready; exec sleep 1000").start());
+    [&lives, &dead].iter().for_each(|task| task.wait_for_line("ready"));
+    dead.kill_shim(dead.shim_pid());
+    let listed = read_only(&host, ["ps", "--json"]);
+    assert_eq!([&lives, &dead].map(|task| row(&listed, task)["status"].clone()), ["running", "dead"], "{listed}");
+    read_only(&host, ["rm", "--exited"]).assert_says("");
+    for args in
+        [["top", "--once"], ["sandbox", "ls"], ["gc", "--dry-run"], ["inspect", dead.id()], ["stop", lives.id()]]
+    {
+        read_only(&host, args).assert_code(0);
+    }
+    dead.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_folder_in_the_place_of_a_tasks_file_is_a_row_and_no_obstacle() {
+    for name in ["exit.json", "task.json", "lock"] {
+        let host = Host::new();
+        let [lives, other] = [(); 2].map(|()| host.task("echo ready; exec sleep 1000").start());
+        [&lives, &other].iter().for_each(|task| task.wait_for_line("ready"));
+        let pid = lives.pid();
+        let _ = fs::remove_file(lives.file(name));
+        fs::create_dir(lives.file(name)).expect("ours");
+        let listed = host.bowline(["ps", "--json"]);
+        assert_eq!(row(&listed, &other)["status"], "running", "{name}: {listed}");
+        let its = row(&listed, &lives);
+        if name == "lock" {
+            assert_eq!(its["status"], "running", "who answers needs no lock: {listed}");
+        } else {
+            assert_eq!((&its["status"], &its["pid"]), (&"damaged".into(), &pid.into()), "{name}: {listed}");
+            assert!(its["damage"].as_str().is_some_and(|why| why.contains(name)), "{listed}");
+            assert!(host.bowline(["ps"]).assert_code(0).err().contains(name));
+        }
+        for args in
+            [&["stats"][..], &["top", "--once"], &["metrics", "--once"], &["sandbox", "ls"], &["gc", "--dry-run"]]
+        {
+            let ran = host.bowline(args);
+            assert!(["sandbox", "gc"].contains(&args[0]) || ran.out().contains(other.id()), "{name}: {ran}");
+        }
+        host.bowline(["rm", "--exited"]).assert_code(0);
+        lives.exec("echo well").assert_says("well");
+        host.bowline(["stop", lives.id()]);
+        eventually("it has ended", || (!process_exists(pid)).then_some(()));
+        if name == "lock" {
+            fs::remove_dir(lives.file(name)).expect("ours");
+        }
+        host.bowline(["rm", "-f", lives.id()]).assert_code(0);
+        other.end();
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_dead_task_without_a_readable_record_is_a_row_and_can_be_removed() {
+    for name in ["exit.json", "task.json"] {
+        let host = Host::new();
+        let task = host.task("echo ready; exec sleep 1000").start();
+        task.wait_for_line("ready");
+        task.kill_shim(task.shim_pid());
+        let _ = fs::remove_file(task.file(name));
+        fs::create_dir(task.file(name)).expect("ours");
+        let listed = host.bowline(["ps", "--json"]);
+        assert_eq!(row(&listed, &task)["status"], "damaged", "{name}: {listed}");
+        host.bowline(["rm", "--exited"]).assert_code(0);
+        host.bowline(["adopt", "--all"]);
+        host.bowline(["rm", "-f", task.id()]).assert_code(0);
+        host.assert_nothing_left();
+    }
+}
+
+/// Creates files until the disk has no inode left. Returns them.
+fn fill(folder: &Path) -> Vec<PathBuf> {
+    (0..1000).map(|n| folder.join(format!(".fill-{n}"))).take_while(|path| fs::write(path, "").is_ok()).collect()
+}
+
+#[test]
+fn a_shim_takes_over_where_the_disk_has_no_inode_left() {
+    let host = Host::new();
+    let state = host.tmpfs("state", "nr_inodes=60,mode=0700");
+    let at = format!("--state={}", state.path().display());
+    let id = host.new_id();
+    let script = "until [ -e /tmp/end ]; do sleep 0.1; done";
+    host.bowline(["start", &at, "--name", &id, "--", "/bin/sh", "-c", script]).assert_code(0);
+    let kill_shim = || {
+        let shim = host.bowline(["inspect", &at, &id]).assert_code(0).json()["shim_pid"].as_i64().expect("a pid");
+        let shim = Pid::from_raw(i32::try_from(shim).expect("a pid")).expect("a pid");
+        kill_process(shim, Signal::KILL).expect("it lives");
+        eventually("the shim is gone", || (!process_exists(shim.as_raw_nonzero().get())).then_some(()));
+    };
+    kill_shim();
+    let full = fill(state.path());
+    assert!(full.len() < 1000, "there is a limit");
+    host.bowline(["adopt", &at, &id]).assert_code(0);
+    kill_shim();
+    let wait = host.spawn(["wait", &at, &id]);
+    let socket = state.path().join(&id).join("shim.sock");
+    eventually("a new shim answers", || UnixStream::connect(&socket).ok());
+    // An exec has files of its own.
+    full.iter().for_each(|path| fs::remove_file(path).expect("ours"));
+    host.bowline(["exec", &at, &id, "--", "/bin/sh", "-c", "echo >/tmp/end"]).assert_code(0);
+    assert_eq!(wait.finish().code, Some(0));
+    host.bowline(["rm", &at, &id]).assert_code(0);
+    drop(state);
+    host.assert_nothing_left();
+}

@@ -26,7 +26,7 @@ use super::sandbox::Sandbox;
 use super::shim_cgroup::{self, Overhead};
 use super::supervisor::{Config, Leave, Supervisor};
 use super::task::Task;
-use super::{adoption, execs};
+use super::{adoption, exec_groups};
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
 use crate::cloning::Live;
@@ -372,7 +372,7 @@ impl Supervisor {
 
     fn open_group(&self, handles: &TaskHandles, number: u64) -> Option<Rc<cgroup::ExecGroup>> {
         let cgroup = handles.cgroup.as_ref()?;
-        self.layout.open_exec_group(cgroup, &execs::group_name(number), number).ok().map(Rc::new)
+        self.layout.open_exec_group(cgroup, &exec_groups::group_name(number), number).ok().map(Rc::new)
     }
 }
 

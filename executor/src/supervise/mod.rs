@@ -30,6 +30,7 @@ mod children;
 mod connection;
 mod ending;
 mod events;
+mod exec_groups;
 mod exec_killing;
 mod exec_process;
 mod execs;

@@ -2,7 +2,6 @@
 //! shim asked to leave.
 
 use bowline_tests::Host;
-use bowline_tests::harness::storm;
 use rustix::process::{Pid, Signal, kill_process};
 
 const GRACEFUL: &str = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
@@ -38,22 +37,6 @@ fn the_command_timeout_leaves_the_task_its_grace() {
         ran.assert_code(if options[0] == "-s" { 124 } else { 3 });
         assert!(ran.out().ends_with("bye"), "{ran}");
     }
-    host.assert_nothing_left_without_rm();
-}
-
-#[test]
-fn only_an_interrupt_that_was_meant_twice_kills() {
-    let host = Host::new();
-    let (term, int, hup, quit) = (Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT);
-    storm(2, |_| {
-        for signals in [[term, term], [term, hup], [hup, hup], [quit, quit], [int, int], [int, term]] {
-            let (_, run) = host.task(SLOW).flag("--rm").spawn();
-            run.wait_for_out("ready");
-            signals.into_iter().for_each(|signal| run.signal(signal));
-            let ran = run.finish();
-            assert!(ran.assert_code(3).out().ends_with("bye"), "{signals:?}: {ran}");
-        }
-    });
     host.assert_nothing_left_without_rm();
 }
 

@@ -1,15 +1,34 @@
-//! Storms: `run` and `start` are interrupted at every moment of their launch.
+//! Storms: `run` gets two signals at once, and every command that launches gets one at every moment of that.
 
 use std::os::unix::process::CommandExt as _;
 use std::thread::sleep;
 use std::time::Duration;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{is_debug, storm};
+use bowline_tests::harness::{binary, eventually, is_debug, storm};
 use rustix::process::Signal;
 
 /// Ends when it is asked to.
 const POLITE: &str = "trap exit TERM; while :; do sleep 0.05; done";
+
+/// Ends with 3 when it is asked to, after a moment.
+const SLOW: &str = "trap 'sleep 0.2; echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+
+#[test]
+fn two_signals_at_once_leave_the_task_its_grace() {
+    let host = Host::new();
+    let (term, int, hup, quit) = (Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT);
+    let all = [[term, term], [term, hup], [int, int], [int, term], [hup, hup], [quit, quit]];
+    storm(all.len(), |round| {
+        let signals = all[round % all.len()];
+        let (_, run) = host.task(SLOW).flag("--rm").spawn();
+        run.wait_for_out("ready");
+        signals.into_iter().for_each(|signal| run.signal(signal));
+        let ran = run.finish();
+        assert!(ran.assert_code(3).out().ends_with("bye"), "{signals:?}: {ran}");
+    });
+    host.assert_nothing_left_without_rm();
+}
 
 /// A moment of a launch, another one in each round.
 fn moment(round: usize) -> Duration {
@@ -62,6 +81,49 @@ fn a_start_that_is_interrupted_leaves_nothing_or_a_task() {
             }
             code => panic!("round {round}: {code:?}: {ran}"),
         }
+    });
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_command_whose_exec_is_interrupted_while_it_begins_ends() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let task = host.task("exec sleep 1000").rootfs(root.path()).start();
+    storm(12, |round| {
+        // By name, a user takes a moment to be found.
+        let user = if round % 2 == 0 { "app" } else { "0" };
+        let mut command = host.command(binary("bowline"));
+        command.args(["exec", "--user", user, task.id(), "--", "/bin/sh", "-c", "sleep 1234; :"]).process_group(0);
+        let exec = host.spawn_command(command);
+        sleep(moment(round));
+        exec.signal_group(signal(round));
+        let ran = exec.finish();
+        assert!(matches!(ran.code, None | Some(129 | 130 | 143)), "round {round}: {ran}");
+        eventually("nothing of the command is left", || (task.processes().len() == 1).then_some(()));
+    });
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_sandbox_that_is_interrupted_while_it_is_made_leaves_nothing_or_is_whole() {
+    let host = Host::new();
+    storm(8, |round| {
+        let (id, member) = (host.new_id(), host.new_id());
+        let members = format!("[[members]]\nname = '{member}'\ncommand = 'sh'\nargs = ['-c', '{POLITE}']\n");
+        let file = host.file(&format!("{id}.toml"), &members);
+        let mut command = host.command(binary("bowline"));
+        command.args(["sandbox", "create", "--name", &id, "--file"]).arg(file).process_group(0);
+        let create = host.spawn_command(command);
+        sleep(2 * moment(round));
+        create.signal_group(signal(round));
+        let ran = create.finish();
+        if ran.code == Some(0) {
+            host.bowline(["sandbox", "rm", "-f", &id]).assert_code(0);
+        }
+        assert!(matches!(ran.code, None | Some(0 | 129 | 130 | 143)), "round {round}: {ran}");
+        assert!(!host.state().join(&id).exists() && !host.state().join(&member).exists(), "round {round}: {ran}");
     });
     host.assert_nothing_left_without_rm();
 }

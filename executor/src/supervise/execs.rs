@@ -111,9 +111,9 @@ impl Supervisor {
             return Err(Error::new(Kind::WrongState, message));
         }
         task.handles.borrow().entrance.check().map_err(|error| error.within(format_args!("task {id}")))?;
-        let process = task.exec_process(request).await?;
         let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
         let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
+        // Before anything is waited for: a signal, or the end of its caller, may come at once.
         let number = task.facts.change(|facts| {
             let group = group.as_ref().map(|group| group.number());
             facts.keep_exec(ExecFacts {
@@ -127,7 +127,10 @@ impl Supervisor {
             })
         });
         task.handles.borrow_mut().execs.insert(number, ExecHandles { group, ..ExecHandles::default() });
-        let begun = self.run_exec(task, request, &process, number).await;
+        let begun = match task.exec_process(request).await {
+            Ok(process) => self.run_exec(task, request, &process, number).await,
+            Err(error) => Err(error),
+        };
         if begun.is_err() {
             self.give_back(task, number);
             task.forget_exec(number);

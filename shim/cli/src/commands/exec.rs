@@ -108,6 +108,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     let (refuses, mut refused) = mpsc::unbounded_channel();
     let outcome = loop {
         tokio::select! {
+            // In this order, so that the command is asked for before it is sent a signal.
+            biased;
             outcome = &mut end => break outcome,
             error = &mut silence => break Err(error),
             happened = session.happened() => match happened {

@@ -11,6 +11,7 @@
 //! files over a command or `/etc/passwd` there. Whoever entered these would run it with the rights of an exec. What is
 //! held keeps its inode: no other namespace gets that number. Must not: enter anything that the task has made.
 
+use std::fmt::Display;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -85,7 +86,13 @@ impl Entrance {
         recorded: &Identities,
     ) -> Result<Entrance> {
         let found = Entrance::of_new(pid, namespaces, filter, is_bowline_init)?;
-        let left = left(&found.identities(pid)?, recorded);
+        let mut recorded = recorded.clone();
+        let users = namespaces::name(libc::CLONE_NEWUSER).to_owned();
+        if !namespaces.in_user_namespace() && !recorded.contains_key(&users) {
+            // An older bowline records nothing; the shim's own user namespace is known all the same.
+            recorded.insert(users, identity(open("self", "ns/user", OFlags::RDONLY)?.as_fd())?);
+        }
+        let left = left(&found.identities(pid)?, &recorded);
         Ok(Entrance { left, ..found })
     }
 
@@ -232,7 +239,7 @@ fn open_namespace(pid: i32, kind: c_int) -> Result<OwnedFd> {
 
 /// # Errors
 /// `WrongState` where the process has ended.
-fn open(pid: i32, file: &str, access: OFlags) -> Result<OwnedFd> {
+fn open(pid: impl Display, file: &str, access: OFlags) -> Result<OwnedFd> {
     let path = format!("/proc/{pid}/{file}");
     fs::open(&path, access | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
         let kind = if matches!(errno, Errno::NOENT | Errno::SRCH) { Kind::WrongState } else { Kind::Internal };

@@ -105,6 +105,15 @@ fn a_root_that_the_program_has_changed_to_names_no_users() {
     host.assert_nothing_left();
 }
 
+/// Fails unless commands are refused, as the first process has left these namespaces.
+#[track_caller]
+fn assert_not_entered(host: &Host, task: &Task<'_>, left: &str) {
+    for args in [&["--", "/bin/chk"][..], &["--user=app", "--", "id"]] {
+        let ran = host.bowline([&["exec", task.id()], args].concat());
+        ran.assert_refused(125, &[task.id(), "its first process has left", left, "start the task again"]);
+    }
+}
+
 #[test]
 fn a_new_shim_enters_nothing_but_what_was_recorded() {
     let host = Host::new();
@@ -116,22 +125,27 @@ fn a_new_shim_enters_nothing_but_what_was_recorded() {
         task.kill_shim(task.shim_pid());
     }
     assert_enters_the_launchs(&stays);
-    let refused = |task: &Task<'_>| {
-        for args in [&["--", "/bin/chk"][..], &["--user=app", "--", "id"]] {
-            let ran = host.bowline([&["exec", task.id()], args].concat());
-            ran.assert_refused(
-                125,
-                &[task.id(), "its first process has left", "mount", "user", "start the task again"],
-            );
-        }
-    };
-    refused(&leaves);
+    assert_not_entered(&host, &leaves, "mount, user");
     // What is not known to be entered is not known later either.
     leaves.bowline("upgrade", []).assert_code(0);
-    refused(&leaves);
+    assert_not_entered(&host, &leaves, "mount, user");
     for task in [stays, leaves] {
         task.end();
     }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn nor_a_user_namespace_where_an_older_bowline_has_recorded_nothing() {
+    let host = Host::new();
+    let root = root(&host);
+    let task = begun(host.task(BINDS).rootfs(root.path()).toml(UNGUARDED));
+    task.kill_shim(task.shim_pid());
+    task.change_record(|record| {
+        drop(record.as_object_mut().expect("an object").remove("launched_in").expect("recorded"))
+    });
+    assert_not_entered(&host, &task, "user");
+    task.end();
     host.assert_nothing_left();
 }
 

@@ -147,8 +147,9 @@ impl Supervisor {
         let sandbox = cgroup::of_sandbox(&(config.folder.name() + &mark));
         let overhead = Overhead::begin(&config.shim_cgroup, &sandbox, &config.systemd, &layout).await?;
         // Prepared here while no caller waits, so that a launch has one level less to create. A manager that
-        // receives events, or that charges the shim elsewhere, chooses its tasks' cgroups itself.
-        if config.tell.is_none() && config.shim_cgroup == ShimCgroup::Overhead {
+        // receives events, or that charges the shim elsewhere, chooses its tasks' cgroups itself. Where a task is taken
+        // over it is there, or whoever launched the task in vain has just removed it.
+        if config.tell.is_none() && config.adopt.is_none() && config.shim_cgroup == ShimCgroup::Overhead {
             layout.prepare(&sandbox)?;
         }
         Ok(Rc::new(Supervisor::with(config, mark, layout, overhead)))

@@ -83,7 +83,7 @@ fn a_user_namespace_leaves_root_half_of_its_inotify_instances() {
     let host = Host::new();
     let half = setting("user/max_inotify_instances") / 2;
     let toml =
-        |more: &str| format!("command = 'perl'\nargs = ['-e', '''{MAKE_INSTANCES} sleep 1000''']\n{MAPPED}{more}");
+        |more: &str| format!("command = 'perl'\nargs = ['-e', '''{MAKE_INSTANCES}; sleep 1000''']\n{MAPPED}{more}");
     let task = host.described(&toml("")).start();
     task.wait_for_line(&half.to_string());
     inotify::init(inotify::CreateFlags::CLOEXEC).expect("root has some left");

@@ -8,6 +8,7 @@
 //!                  unread.0, …  what the shim has read of an output and not passed on: see `io/unread.rs`
 //!                  shim.sock    where the shim answers
 //!                  log.json…, or stdout.log…, stderr.log…: the task's log
+//!                  places.0, …  where in the log each of its files begins: see `log/places.rs`
 //!                  shim.log, rootfs/
 //!   <state>/.events/  what has happened to tasks: see `events`
 //! ```

@@ -154,7 +154,9 @@ pub use idmap::Idmap;
 pub use inheritance::{InheritedLimits, leave_behind};
 pub use io::{Attachment, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
-pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
+pub use log::{
+    Identity as FileIdentity, LogFile, LogFiles, LogLine, LogPlace, LogStream, log_places, rotated_file as rotated_log,
+};
 pub use manager_events::{EventSink, ManagerEvent, TaskEvent};
 pub use member::Member;
 pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};

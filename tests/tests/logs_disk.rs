@@ -220,6 +220,29 @@ fn a_log_that_is_removed_is_made_anew() {
     host.assert_nothing_left();
 }
 
+/// What comes after it is in a new file, and `logs` shows that.
+#[test]
+fn a_log_that_is_renamed_is_treated_as_a_removed_one() {
+    for format in ["json", "raw"] {
+        let host = Host::new();
+        let script = format!("{STEPS}echo before; step moved; echo after; step end");
+        let task = host.task(&script).flag(format!("--log={format}")).start();
+        let log = task.file(if format == "json" { "log.json" } else { "stdout.log" });
+        let logs = host.spawn(["logs", "-f", task.id()]);
+        logs.wait_for_out("before\n");
+        fs::rename(&log, log.with_file_name("x")).expect("there is one");
+        step(&task, "moved");
+        logs.wait_for_out("after\n");
+        task.bowline("logs", []).assert_says("after");
+        step(&task, "end");
+        assert_eq!(logs.finish().assert_says("before\nafter").err(), "");
+        let [moved, new] = [log.with_file_name("x"), log].map(|path| fs::read_to_string(path).expect("a log"));
+        assert!(moved.contains("before") && !moved.contains("after") && new.contains("after"), "{moved}{new}");
+        assert_eq!(task.wait().number("output_dropped_bytes"), 0);
+        host.assert_nothing_left();
+    }
+}
+
 #[test]
 fn a_symlink_in_place_of_the_log_is_not_followed() {
     let host = Host::new();

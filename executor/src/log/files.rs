@@ -7,13 +7,22 @@ use bowline_spec::{LogFormat, Task};
 
 use super::line::LogStream;
 
+/// A file of a log that is being written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFile {
+    /// The newest file; older ones are [`rotated_file`]s of it.
+    pub path: PathBuf,
+    /// Where the places of the file and its older files are recorded.
+    pub places: PathBuf,
+}
+
 /// The files of a log that are being written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogFiles {
     /// One file for all streams that are kept, as JSON, and the names of these streams.
-    Json(PathBuf, Vec<LogStream>),
+    Json(LogFile, Vec<LogStream>),
     /// One file for each stream that is kept; there may be none.
-    Raw(Vec<(LogStream, PathBuf)>),
+    Raw(Vec<(LogStream, LogFile)>),
     /// No file: the streams that are kept are in the journal, by the task's id and its state folder.
     Journal(Vec<LogStream>, TaskId, PathBuf),
 }
@@ -21,9 +30,12 @@ pub enum LogFiles {
 impl LogFiles {
     /// The log files of `task`, known as `id`, whose folder is `folder`.
     pub fn of(task: &Task, id: &TaskId, folder: &Path) -> LogFiles {
-        let named = |name: &str, in_folder: &str| match &task.log.path {
-            Some(path) => path.join(format!("{id}.{name}")),
-            None => folder.join(in_folder),
+        let named = |name: &str, in_folder: &str, index: usize| {
+            let path = match &task.log.path {
+                Some(path) => path.join(format!("{id}.{name}")),
+                None => folder.join(in_folder),
+            };
+            LogFile { path, places: folder.join(format!("places.{index}")) }
         };
         // A stream with a file of its own is kept there already.
         let output = [(LogStream::Stdout, &task.output.stdout), (LogStream::Stderr, &task.output.stderr)];
@@ -35,11 +47,11 @@ impl LogFiles {
                 let state = folder.parent().unwrap_or(folder);
                 LogFiles::Journal(kept, id.clone(), state.to_owned())
             }
-            LogFormat::Json => LogFiles::Json(named("json", "log.json"), kept),
+            LogFormat::Json => LogFiles::Json(named("json", "log.json", 0), kept),
             LogFormat::Raw => {
                 let path = |stream: LogStream| {
                     let name = format!("{}.log", stream.as_str());
-                    (stream, named(&name, &name))
+                    (stream, named(&name, &name, stream as usize))
                 };
                 LogFiles::Raw(kept.into_iter().map(path).collect())
             }
@@ -55,10 +67,10 @@ impl LogFiles {
     }
 
     /// Each file, with its stream if it keeps only one.
-    pub fn all(&self) -> Vec<(Option<LogStream>, &Path)> {
+    pub fn all(&self) -> Vec<(Option<LogStream>, &LogFile)> {
         match self {
-            LogFiles::Json(path, _) => vec![(None, path)],
-            LogFiles::Raw(files) => files.iter().map(|(stream, path)| (Some(*stream), path.as_path())).collect(),
+            LogFiles::Json(file, _) => vec![(None, file)],
+            LogFiles::Raw(files) => files.iter().map(|(stream, file)| (Some(*stream), file)).collect(),
             LogFiles::Journal(..) => Vec::new(),
         }
     }
@@ -83,7 +95,7 @@ mod tests {
         let text = format!("command = 'true'\n{toml}");
         let task = bowline_spec::parse(&text, bowline_spec::Format::Toml).unwrap();
         let files = LogFiles::of(&task, &"web".parse().unwrap(), Path::new("/s/web"));
-        files.all().into_iter().map(|(stream, path)| (stream, path.display().to_string())).collect()
+        files.all().into_iter().map(|(stream, file)| (stream, file.path.display().to_string())).collect()
     }
 
     #[test]

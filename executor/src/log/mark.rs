@@ -10,12 +10,20 @@ pub struct Mark {
     pub at: At,
 }
 
-/// The end of a file.
+/// The end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
-    /// The file's inode number.
-    pub file: u64,
+    /// How many bytes of the log come before its newest file.
+    pub start: u64,
+    /// The size of that file.
     pub size: u64,
+}
+
+impl At {
+    /// How many bytes of the log come before this place.
+    pub fn position(self) -> u64 {
+        self.start.saturating_add(self.size)
+    }
 }
 
 impl Mark {
@@ -23,15 +31,15 @@ impl Mark {
     pub const WORDS: usize = 7;
 
     pub fn words(self) -> [u32; Mark::WORDS] {
-        let Mark { time, at: At { file, size } } = self;
-        let [second, file, size] = [time.as_second().cast_unsigned(), file, size].map(halves);
-        [second.0, second.1, time.subsec_nanosecond().cast_unsigned(), file.0, file.1, size.0, size.1]
+        let Mark { time, at: At { start, size } } = self;
+        let [second, start, size] = [time.as_second().cast_unsigned(), start, size].map(halves);
+        [second.0, second.1, time.subsec_nanosecond().cast_unsigned(), start.0, start.1, size.0, size.1]
     }
 
     /// `None` where they are none.
-    pub fn of([second, seconds, nanosecond, file, files, size, sizes]: [u32; Mark::WORDS]) -> Option<Mark> {
+    pub fn of([second, seconds, nanosecond, start, starts, size, sizes]: [u32; Mark::WORDS]) -> Option<Mark> {
         let time = Timestamp::new(whole(second, seconds).cast_signed(), nanosecond.cast_signed()).ok()?;
-        Some(Mark { time, at: At { file: whole(file, files), size: whole(size, sizes) } })
+        Some(Mark { time, at: At { start: whole(start, starts), size: whole(size, sizes) } })
     }
 }
 
@@ -51,7 +59,7 @@ mod tests {
     #[test]
     fn it_is_the_same_after_it_was_stored() {
         let time = Timestamp::new(1_764_000_000, 123_456_789).expect("a time");
-        let mark = Mark { time, at: At { file: 1 << 40 | 7, size: 5_000_000_000 } };
+        let mark = Mark { time, at: At { start: 1 << 40 | 7, size: 5_000_000_000 } };
         assert_eq!(Mark::of(mark.words()), Some(mark));
         assert_eq!(Mark::of([0, u32::MAX >> 1, 0, 0, 0, 0, 0]), None, "no such time");
     }

@@ -15,6 +15,7 @@ mod files;
 mod journald;
 mod line;
 mod mark;
+mod places;
 mod rotated;
 
 use std::cell::RefCell;
@@ -31,9 +32,10 @@ use line::Format;
 use mark::At;
 use rotated::Rotated;
 
-pub use files::{LogFiles, rotated_file};
+pub use files::{LogFile, LogFiles, rotated_file};
 pub use line::{LogLine, LogStream};
 pub use mark::Mark;
+pub use places::{Identity, LogPlace, log_places};
 
 /// The most bytes of a line that are kept together.
 const PIECE: usize = 16 * 1024;
@@ -86,7 +88,7 @@ impl Sink {
         }
     }
 
-    /// Which file it is and how large, as far as it is one.
+    /// Where the next pieces go, as far as it has files.
     fn end(&mut self) -> Option<At> {
         match self {
             Sink::File(file) => file.end(),
@@ -97,7 +99,7 @@ impl Sink {
     /// The next pieces may be there already, from this place on.
     fn find_from(&mut self, at: Option<At>) {
         match self {
-            Sink::File(file) => file.begun = at,
+            Sink::File(file) => file.begun = at.map(At::position),
             Sink::Journal(_) => {}
         }
     }
@@ -162,7 +164,7 @@ fn unopened(task: &Task, files: &LogFiles) -> [Option<Writer>; 2] {
     let sinks: Vec<Sink> = match files {
         LogFiles::Journal(_, id, state) => vec![Sink::Journal(Box::new(Journal::of(id.as_str(), state)))],
         LogFiles::Json(..) | LogFiles::Raw(_) => {
-            let of = |(_, path): (_, &std::path::Path)| Rotated::at(path, max_size, task.log.max_files(), format);
+            let of = |(_, file): (_, &LogFile)| Rotated::at(file, max_size, task.log.max_files(), format);
             files.all().into_iter().map(of).map(Sink::File).collect()
         }
     };

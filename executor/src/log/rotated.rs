@@ -1,9 +1,10 @@
 //! One file of a log, and its older files: `log`, `log.1`, …
 //!
-//! Each append checks by one fstat what it writes to: a file that was removed is created again, a
-//! file that was cut short is continued. A file never becomes larger than its limit. Files are
-//! created and renamed by path, so that a folder that was away is found again. Must not: follow a
-//! symlink in place of a file, or write to anything that is no file, or that another user has put there.
+//! Each append checks by one lstat what it writes to: a file that was removed or renamed is created
+//! again, a file that was cut short is continued. A file never becomes larger than its limit. Files
+//! are created and renamed by path, so that a folder that was away is found again; until then the
+//! open file gets what still fits. Must not: follow a symlink in place of a file, or write to
+//! anything that is no file, or that another user has put there.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write as _};
@@ -14,9 +15,10 @@ use bowline_error::{Error, Kind, Result};
 use jiff::Timestamp;
 
 use super::batch::Batch;
-use super::files::rotated_file;
+use super::files::{LogFile, rotated_file};
 use super::line::{self, Format};
 use super::mark::At;
+use super::places::{Identity, Places};
 use crate::trust::{self, Planted};
 
 #[derive(Debug)]
@@ -27,21 +29,39 @@ pub struct Rotated {
     /// How many files there are at most.
     keep: u32,
     format: Format,
-    /// The open file, if it could be written last time.
-    file: Option<File>,
+    /// The file that was opened last.
+    current: Option<Current>,
+    /// Whether the log was opened for a new task: then its first file follows no other.
+    is_new: bool,
+    places: Places,
     /// How many of the task's bytes are missing and not noted yet.
     pub lost: u64,
-    /// Where pieces may be already: a shim was killed while it wrote them.
-    pub begun: Option<At>,
+    /// The position in the log from which on pieces may be there already: a shim was killed while it wrote them.
+    pub begun: Option<u64>,
+}
+
+/// The file that pieces go to.
+#[derive(Debug)]
+struct Current {
+    file: File,
+    identity: Identity,
+    /// How many bytes of the log come before it.
+    start: u64,
+    /// Whether it can be written on: it was not renamed by us, and does not end in a torn line.
+    is_sound: bool,
 }
 
 impl Rotated {
-    /// The file at `path`, which the next write opens, and which may have content already.
-    pub fn at(path: &Path, limit: u64, keep: u32, format: Format) -> Rotated {
-        Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0, begun: None }
+    /// The log in `file`, which the next write opens, and which may have content already.
+    pub fn at(file: &LogFile, limit: u64, keep: u32, format: Format) -> Rotated {
+        let places = Places::at(&file.places, keep);
+        let path = file.path.clone();
+        Rotated { path, limit, keep, format, current: None, is_new: false, places, lost: 0, begun: None }
     }
 
+    /// Opens the log of a new task.
     pub fn open(&mut self) -> Result<()> {
+        self.is_new = true;
         self.size().map(drop).map_err(|error| {
             let hint = match Planted::is(&error) {
                 true => "choose a folder that no other user may write to",
@@ -53,16 +73,16 @@ impl Rotated {
         })
     }
 
-    /// Which file the next pieces go to, unless it has no room, and its size; `None` if there is none.
+    /// Where the next pieces go; `None` if there is no file.
     pub fn end(&mut self) -> Option<At> {
         let size = self.size().ok()?;
-        let file = self.file.as_ref()?.metadata().ok()?.ino();
-        Some(At { file, size })
+        let start = self.current.as_ref()?.start;
+        Some(At { start, size })
     }
 
     /// Appends the pieces of `batch`. Returns how many of the task's bytes were dropped.
     pub fn append(&mut self, batch: &Batch) -> u64 {
-        let mut first = self.begun.take().and_then(|at| self.find(batch, at)).unwrap_or(0);
+        let mut first = self.begun.take().and_then(|position| self.find(batch, position)).unwrap_or(0);
         // The note goes first: the missing bytes came before this batch.
         while first < batch.pieces() && self.note(Timestamp::now()) {
             let Ok(size) = self.size() else { break };
@@ -92,50 +112,39 @@ impl Rotated {
         dropped
     }
 
-    /// Returns how many pieces of `batch` are there, from `at` on, and completes one of which a part is; `None` where
-    /// something else is there.
-    fn find(&mut self, batch: &Batch, mut at: At) -> Option<usize> {
+    /// Returns how many pieces of `batch` are there, from `position` on, and completes one of which a part is; `None`
+    /// where something else is there.
+    fn find(&mut self, batch: &Batch, position: u64) -> Option<usize> {
         let (file, meta) = begin(&self.path).ok()?;
-        let mut first = 0;
-        if meta.ino() != at.file {
-            // The rest of what is there is in the file before, which is gone where only one is kept.
-            let older = rotated_file(&self.path, 1).symlink_metadata().ok().filter(|older| older.ino() == at.file);
-            let room = match older {
-                Some(older) => older.len(),
-                None if self.keep == 1 => self.limit,
-                None => return None,
-            };
-            first = batch.fitting(0, room.saturating_sub(at.size));
-            if first == batch.pieces() {
-                self.begun = Some(At { size: at.size.saturating_add(batch.len() as u64), ..at });
-                return Some(first);
-            }
-            at = At { file: meta.ino(), size: 0 };
-        }
-        let all = batch.bytes(first, batch.pieces() - first);
-        let there = usize::try_from(meta.len().checked_sub(at.size)?).unwrap_or(usize::MAX).min(all.len());
-        let mut found = vec![0; there];
-        file.read_exact_at(&mut found, at.size).ok()?;
-        if found != all[..there] {
+        self.enter(file, &meta);
+        let Current { file, start, .. } = self.current.as_ref()?;
+        let (all, size) = (batch.bytes(0, batch.pieces()), meta.len());
+        let there = usize::try_from(start.saturating_add(size).checked_sub(position)?).unwrap_or(usize::MAX);
+        let there = there.min(all.len());
+        // What is in older files is there: its size says so.
+        let older = usize::try_from(start.saturating_sub(position)).unwrap_or(usize::MAX).min(there);
+        let mut found = vec![0; there - older];
+        file.read_exact_at(&mut found, position.saturating_sub(*start)).ok()?;
+        if found != all[older..there] {
             return None;
         }
-        let whole = batch.fitting(first, there as u64);
-        let part = there - batch.bytes(first, whole).len();
-        first += whole;
-        self.file = Some(file);
-        if part > 0 {
-            let rest = &batch.bytes(first, 1)[part..];
-            if self.write(rest) < rest.len() {
-                // What is torn is not gone on with.
-                self.file = None;
-                return Some(first);
-            }
-            first += 1;
-        } else if there == all.len() {
+        let first = batch.fitting(0, there as u64);
+        let part = there - batch.bytes(0, first).len();
+        if there == all.len() {
             // The next pieces may be there as well.
-            self.begun = Some(At { size: at.size + there as u64, ..at });
+            self.begun = Some(position + there as u64);
         }
-        Some(first)
+        // A piece that is torn in an older file is written again.
+        if part == 0 || part > found.len() {
+            return Some(first);
+        }
+        let rest = &batch.bytes(first, 1)[part..];
+        if self.write(rest) < rest.len() {
+            // What is torn is not gone on with.
+            self.give_up();
+            return Some(first);
+        }
+        Some(first + 1)
     }
 
     /// After a write of `written` bytes of the pieces from `first` on, behind `size` others:
@@ -147,10 +156,7 @@ impl Rotated {
             // Half a line would be no JSON. A file that cannot be cut is not continued: `size`
             // finds that its last line does not end.
             Format::Json => {
-                let cut = self.file.as_ref().is_some_and(|file| file.set_len(size + whole as u64).is_ok());
-                if !cut {
-                    self.file = None;
-                }
+                self.cut(size + whole as u64);
                 (pieces, 0)
             }
             Format::Raw => (pieces, (written - whole) as u64),
@@ -172,10 +178,7 @@ impl Rotated {
             size = now;
         }
         if self.write(&note) < note.len() {
-            let cut = self.file.as_ref().is_some_and(|file| file.set_len(size).is_ok());
-            if !cut {
-                self.file = None;
-            }
+            self.cut(size);
             return false;
         }
         self.lost = 0;
@@ -184,7 +187,7 @@ impl Rotated {
 
     /// Writes as many of `bytes` as possible and returns how many.
     fn write(&mut self, bytes: &[u8]) -> usize {
-        let Some(file) = &mut self.file else { return 0 };
+        let Some(Current { file, .. }) = &mut self.current else { return 0 };
         let mut done = 0;
         while done < bytes.len() {
             match file.write(&bytes[done..]) {
@@ -197,30 +200,73 @@ impl Rotated {
         done
     }
 
-    /// Returns the size of the file, which is open then.
+    /// Cuts the file to this size. One that cannot be cut is not continued.
+    fn cut(&mut self, size: u64) {
+        if self.current.as_ref().is_none_or(|current| current.file.set_len(size).is_err()) {
+            self.give_up();
+        }
+    }
+
+    /// The file is not continued: the next write opens what is there by then.
+    fn give_up(&mut self) {
+        self.current.iter_mut().for_each(|current| current.is_sound = false);
+    }
+
+    /// Returns the size of the file that the next piece goes to, which is open then.
     fn size(&mut self) -> io::Result<u64> {
-        if let Some(file) = &self.file {
-            let meta = file.metadata()?;
-            if meta.nlink() > 0 {
-                return Ok(meta.len());
-            }
-            self.file = None;
+        let sound = self.current.as_ref().filter(|current| current.is_sound);
+        if let Some(current) = sound
+            && let Ok(there) = fs::symlink_metadata(&self.path)
+            && Identity::of(&there) == current.identity
+        {
+            return Ok(there.len());
         }
-        let (file, meta) = begin(&self.path)?;
+        let (file, meta) = match begin(&self.path) {
+            Ok(opened) => opened,
+            Err(error) => return sound.and_then(still_there).ok_or(error),
+        };
         let size = meta.len();
-        if size > 0 && self.format == Format::Json && !ends_its_line(&file, size)? {
-            // A shim or a machine died while writing the line.
-            self.rotate()?;
-            self.file = Some(begin(&self.path)?.0);
-            return Ok(0);
+        let is_torn = size > 0 && self.format == Format::Json && !ends_its_line(&file, size)?;
+        self.enter(file, &meta);
+        if !is_torn {
+            return Ok(size);
         }
-        self.file = Some(file);
-        Ok(size)
+        // A shim or a machine died while writing the line.
+        self.rotate()?;
+        let (file, meta) = begin(&self.path)?;
+        self.enter(file, &meta);
+        Ok(meta.len())
+    }
+
+    /// Goes on in `file`, and records its place in the log before anything is written to it.
+    fn enter(&mut self, file: File, meta: &Metadata) {
+        let (identity, length) = (Identity::of(meta), meta.len());
+        let before = match &self.current {
+            Some(before) => {
+                let end = before.file.metadata().map_or(0, |meta| meta.len());
+                Some((before.identity, before.start, end))
+            }
+            None if self.is_new => None,
+            // That of a shim before this one.
+            None => self.places.newest().map(|newest| (newest.file, newest.start, self.length_of(newest.file))),
+        };
+        let start = match before {
+            None => 0,
+            Some((before, start, _)) if before == identity => start,
+            Some((before, _, end)) => self.places.follow((before, end), identity, length),
+        };
+        self.current = Some(Current { file, identity, start, is_sound: true });
+    }
+
+    /// The length of an older file of the log; 0 if it is gone.
+    fn length_of(&self, file: Identity) -> u64 {
+        let mut older = (1..self.keep).filter_map(|age| rotated_file(&self.path, age).symlink_metadata().ok());
+        older.find(|meta| Identity::of(meta) == file).map_or(0, |meta| meta.len())
     }
 
     /// Makes room for a new file; drops the oldest.
     fn rotate(&mut self) -> io::Result<()> {
-        self.file = None;
+        self.give_up();
         if self.keep == 1 {
             return gone_is_fine(fs::remove_file(&self.path));
         }
@@ -233,6 +279,12 @@ impl Rotated {
         }
         Ok(())
     }
+}
+
+/// The size of an open file that has still a name.
+fn still_there(current: &Current) -> Option<u64> {
+    let meta = current.file.metadata().ok()?;
+    (meta.nlink() > 0).then(|| meta.len())
 }
 
 /// Opens the file, or makes it.
@@ -271,6 +323,7 @@ fn gone_is_fine(outcome: io::Result<()>) -> io::Result<()> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::log::log_places;
 
     fn batch(lines: &[&str]) -> Batch {
         let mut batch = Batch::new(Format::Json, crate::log::LogStream::Stdout, Timestamp::UNIX_EPOCH);
@@ -278,6 +331,11 @@ mod tests {
             batch.push(&mut Vec::new(), line.as_bytes(), true);
         }
         batch
+    }
+
+    fn at(path: &Path, limit: u64, keep: u32) -> Rotated {
+        let file = LogFile { path: path.to_owned(), places: path.with_file_name("places") };
+        Rotated::at(&file, limit, keep, Format::Json)
     }
 
     fn lines(path: &Path) -> usize {
@@ -290,24 +348,65 @@ mod tests {
         let path = dir.path().join("log");
         let one = batch(&["line"]);
         // Two lines fit.
-        let mut log = Rotated::at(&path, one.len() as u64 * 2 + 1, 3, Format::Json);
+        let mut log = at(&path, one.len() as u64 * 2 + 1, 3);
         for count in 1..=9 {
             assert_eq!(log.append(&batch(&["a", "b"][..1 + count % 2])), 0);
         }
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "three files, and their places");
         let all: usize = (0..3).map(|age| lines(&rotated_file(&path, age))).sum();
         assert!((5..=6).contains(&all), "{all}");
     }
 
+    /// Also by another shim; each file has its place.
     #[test]
-    fn a_file_that_is_removed_is_made_anew() {
+    fn a_file_that_is_removed_or_renamed_is_made_anew() {
+        for go_on in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, places) = (dir.path().join("log"), dir.path().join("places"));
+            let mut log = at(&path, 10_000, 2);
+            log.open().unwrap();
+            for name in ["first", "second", "third"] {
+                assert_eq!(log.append(&batch(&[name])), 0);
+                assert_eq!(lines(&path), 1);
+                match name {
+                    "first" => fs::remove_file(&path).unwrap(),
+                    _ => fs::rename(&path, dir.path().join(name)).unwrap(),
+                }
+                if go_on && name != "first" {
+                    log = at(&path, 10_000, 2);
+                }
+            }
+            let starts: Vec<u64> = log_places(&places).iter().map(|place| place.start).collect();
+            let [first, second] = ["first", "second"].map(|name| batch(&[name]).len() as u64);
+            // Who renames a file while no shim is there takes it out of the log.
+            let third = if go_on { first } else { first + second };
+            assert_eq!(starts, [0, first, third], "{go_on}");
+        }
+    }
+
+    #[test]
+    fn a_renamed_file_is_written_on_where_no_other_can_be_made() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Rotated::at(&path, 10_000, 2, Format::Json);
+        let mut log = at(&path, 10_000, 2);
+        log.open().unwrap();
         assert_eq!(log.append(&batch(&["first"])), 0);
-        fs::remove_file(&path).unwrap();
+        fs::rename(&path, dir.path().join("x")).unwrap();
+        std::os::unix::fs::symlink("nowhere", &path).unwrap();
         assert_eq!(log.append(&batch(&["second"])), 0);
+        assert_eq!(lines(&dir.path().join("x")), 2);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(log.append(&batch(&["third"])), 0);
         assert_eq!(lines(&path), 1);
+        // Past its limit it is not written on.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let one = batch(&["line"]);
+        let mut log = at(&path, one.len() as u64, 2);
+        log.open().unwrap();
+        assert_eq!(log.append(&one), 0);
+        fs::create_dir(rotated_file(&path, 1)).unwrap();
+        assert_eq!(log.append(&one), 5);
     }
 
     #[test]
@@ -316,7 +415,7 @@ mod tests {
         let folder = dir.path().join("logs");
         fs::create_dir(&folder).unwrap();
         let path = folder.join("log");
-        let mut log = Rotated::at(&path, 10_000, 2, Format::Json);
+        let mut log = at(&path, 10_000, 2);
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(log.append(&batch(&["123", "1234"])), 9);
         fs::create_dir(&folder).unwrap();
@@ -332,7 +431,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         fs::write(&path, "{\"time\":").unwrap();
-        let mut log = Rotated::at(&path, 10_000, 2, Format::Json);
+        let mut log = at(&path, 10_000, 2);
         assert_eq!(log.append(&batch(&["x"])), 0);
         assert_eq!(lines(&path), 1);
         assert_eq!(fs::read_to_string(rotated_file(&path, 1)).unwrap(), "{\"time\":");
@@ -348,7 +447,7 @@ mod tests {
             for written in 0..=all.len() {
                 let dir = tempfile::tempdir().unwrap();
                 let path = dir.path().join("log");
-                let new = || Rotated::at(&path, limit, 3, Format::Json);
+                let new = || at(&path, limit, 3);
                 let mut log = new();
                 log.append(&batch(&["before"]));
                 let at = log.end();
@@ -358,11 +457,12 @@ mod tests {
                 if !part.is_empty() {
                     if limit < 10_000 && pieces == 2 {
                         log.rotate().unwrap();
+                        assert_eq!(log.size().unwrap(), 0);
                     }
                     begin(&path).unwrap().0.write_all(part).unwrap();
                 }
                 let mut next = new();
-                next.begun = at;
+                next.begun = at.map(At::position);
                 // As many batches as a shim may make of it.
                 next.append(&batch(&names[..1]));
                 next.append(&batch(&names[1..]));
@@ -382,25 +482,45 @@ mod tests {
         let all = batch(&names);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Rotated::at(&path, 10_000, 3, Format::Json);
+        let mut log = at(&path, 10_000, 3);
         let at = log.end();
         begin(&path).unwrap().0.write_all(&all.bytes(0, 3)[..all.bytes(0, 1).len() + 3]).unwrap();
         log.rotate().unwrap();
-        log.begun = at;
+        log.begun = at.map(At::position);
         log.append(&all);
         let text = fs::read(&path).unwrap();
         assert_eq!(text, all.bytes(1, 2));
         assert!(fs::read(rotated_file(&path, 1)).unwrap().starts_with(all.bytes(0, 1)));
     }
 
+    /// As many files were begun since as there are, and more: no line comes twice.
+    #[test]
+    fn a_write_that_was_cut_off_many_files_later_is_gone_on_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let names: Vec<String> = (0..200).map(|name| name.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let all = batch(&names);
+        let mut log = at(&path, batch(&["100", "101"]).len() as u64, 2);
+        log.append(&batch(&["before"]));
+        let begun = log.end();
+        log.append(&batch(&names[..151]));
+        let mut next = at(&path, 10_000, 2);
+        next.begun = begun.map(At::position);
+        next.append(&all);
+        let text = fs::read_to_string(&path).unwrap();
+        let first = batch(&["150"]);
+        assert!(text.as_bytes().starts_with(first.bytes(0, 1)) && text.lines().count() == 50, "{text}");
+    }
+
     #[test]
     fn what_is_not_what_a_shim_would_have_written_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Rotated::at(&path, 10_000, 3, Format::Json);
+        let mut log = at(&path, 10_000, 3);
         let at = log.end();
         fs::write(&path, "somebody else's\n").unwrap();
-        log.begun = at;
+        log.begun = at.map(At::position);
         log.append(&batch(&["line"]));
         assert_eq!(lines(&path), 2);
     }

@@ -1,19 +1,19 @@
 //! Reads the files of a log from the oldest to the newest, while a shim may write and rotate them.
 //!
-//! Files are opened from the newest to the oldest, the direction in which rotation moves them. A file that moves
-//! meanwhile is met again, recognised by its inode, and never missed. The place where it was met last counts, as a
-//! newer file may have been met in between. A file that is no longer the newest gets no more lines. Must not: know what
-//! a line contains or what it is read for.
+//! Files are opened from the newest to the oldest, the direction in which rotation moves them. The shim records the place
+//! of each file in the log: it gives their order, however often they moved meanwhile, and how many bytes are missing
+//! between two of them. A file that is no longer the newest gets no more lines. Must not: know what a line contains or
+//! what it is read for.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::time::SystemTime;
 
-use bowline_executor::{Doing, Error, Kind, Result, rotated_log};
+use bowline_executor::{Doing, Error, FileIdentity, Kind, LogFile, LogPlace, Result, log_places, rotated_log};
 use jiff::Timestamp;
 use rustix::fs::OFlags;
 
@@ -21,6 +21,9 @@ use crate::ui::reader::Reader;
 
 /// How many bytes are read at a time.
 const BLOCK: usize = 64 * 1024;
+
+/// How often to look for files that rotation moves past us.
+const LOOKS: usize = 4;
 
 /// The kind of data in the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,35 +33,79 @@ pub enum Content {
     Bytes,
 }
 
+/// What is read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Bytes, or a line with its newline.
+    Text(&'a [u8]),
+    /// So many bytes of the log that rotation has removed.
+    Gap(u64),
+}
+
 /// One file, and how far it has been read.
 struct Part {
     file: File,
-    /// The device and inode numbers.
-    identity: (u64, u64),
+    identity: FileIdentity,
+    /// Its place in the log, as far as that is known.
+    place: Option<LogPlace>,
     read: u64,
+    /// Where reading ends, if it ends before the end of the file.
+    until: Option<u64>,
+}
+
+impl Part {
+    fn number(&self) -> Option<u64> {
+        self.place.map(|place| place.number)
+    }
+
+    /// Its place: the newest record of it, or what was known of it before.
+    fn place_in(&self, places: &[LogPlace]) -> Option<LogPlace> {
+        let records = places.iter().filter(|place| place.file == self.identity);
+        records.max_by_key(|place| place.number).copied().or(self.place)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        let size = self.file.metadata()?.len();
+        Ok(self.until.map_or(size, |until| size.min(until)))
+    }
 }
 
 /// All files of one log.
 pub struct Chain {
-    path: PathBuf,
+    files: LogFile,
     /// The most files that a log can have.
     most: u32,
     content: Content,
     /// The files that are open, oldest first.
     parts: VecDeque<Part>,
+    /// The start of a line whose end is in the next block.
+    buffer: Vec<u8>,
+    /// Whether to read what comes later, too.
+    follow: bool,
+    /// How many bytes of the log come before what is read next, if no file tells.
+    position: Option<u64>,
 }
 
 impl Chain {
-    /// Opens all existing files of the log whose newest file is `path`.
-    pub fn open(path: &Path, most: u32, content: Content) -> Result<Chain> {
-        let mut chain = Chain { path: path.to_owned(), most, content, parts: VecDeque::new() };
-        chain.parts = chain.newer_than(None)?;
+    /// Opens all existing files of the log. Reads what they have now, or with `follow` what comes later, too.
+    pub fn open(files: &LogFile, most: u32, content: Content, follow: bool) -> Result<Chain> {
+        let (parts, buffer) = (VecDeque::new(), Vec::new());
+        let mut chain = Chain { files: files.clone(), most, content, parts, buffer, follow, position: None };
+        let is_unused = log_places(&files.places).is_empty();
+        chain.parts = chain.newer(None)?;
+        if chain.parts.is_empty() && is_unused {
+            // The first byte of the log is still to come.
+            chain.position = Some(0);
+        }
+        if let Some(newest) = chain.parts.back_mut().filter(|_| !follow) {
+            newest.until = Some(newest.size().map_err(|error| cannot_read(&files.path, &error))?);
+        }
         Ok(chain)
     }
 
     /// The folder that holds the files.
     pub fn folder(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new("/"))
+        self.files.path.parent().unwrap_or(Path::new("/"))
     }
 
     /// Skips files that were last written before `since`.
@@ -74,10 +121,10 @@ impl Chain {
     pub fn skip_to_last(&mut self, lines: u64, wanted: impl Fn(&[u8]) -> bool) -> Result<()> {
         let mut left = lines;
         let content = self.content;
-        let failed = || format!("cannot read {}", self.path.display());
+        let failed = || format!("cannot read {}", self.files.path.display());
         for index in (0..self.parts.len()).rev() {
+            let mut size = self.parts[index].size().doing(Kind::Internal, failed)?;
             let file = &self.parts[index].file;
-            let mut size = file.metadata().doing(Kind::Internal, failed)?.len();
             if content == Content::Lines {
                 size = whole_lines(file, size).doing(Kind::Internal, failed)?;
             }
@@ -100,56 +147,106 @@ impl Chain {
         Ok(())
     }
 
-    /// Passes what has not been read yet to `emit`: bytes, or lines with their newline.
-    pub fn read(&mut self, mut emit: impl FnMut(&[u8]) -> Result<Reader>) -> Result<Reader> {
-        let mut buffer = Vec::new();
-        loop {
-            let Some(part) = self.parts.front_mut() else {
-                self.parts = self.newer_than(None)?;
-                if self.parts.is_empty() {
-                    return Ok(Reader::There);
-                }
-                continue;
-            };
-            let more = part.next(self.content, &mut buffer, &mut emit);
-            match more.map_err(|failed| failed.at(&self.path))? {
-                More::Some => continue,
-                More::Gone => return Ok(Reader::Gone),
-                More::End => {}
+    /// Passes the next block of what has not been read yet to `emit`.
+    pub fn step(&mut self, emit: &mut impl FnMut(Piece<'_>) -> Result<Reader>) -> Result<Step> {
+        let Chain { parts, buffer, content, .. } = self;
+        if let Some(part) = parts.front_mut() {
+            match part.next(*content, buffer, emit).map_err(|failed| failed.at(&self.files.path))? {
+                Step::End => {}
+                done => return Ok(done),
             }
-            if self.parts.len() == 1 {
-                // The file may have been written and renamed since it was read. It is read once more now that a newer
-                // file follows it.
-                let newer = self.newer_than(self.parts.front())?;
-                if newer.is_empty() {
-                    return Ok(Reader::There);
-                }
-                self.parts.extend(newer);
-            } else {
-                self.parts.pop_front();
-            }
-            // An unfinished line is dropped if its file is finished; otherwise it is read again.
-            buffer.clear();
         }
+        // An unfinished line is dropped if its file is finished; otherwise it is read again.
+        buffer.clear();
+        if parts.len() < 2 {
+            if !self.follow {
+                return Ok(Step::End);
+            }
+            let newer = self.newer(self.parts.front())?;
+            if newer.is_empty() {
+                return Ok(Step::End);
+            }
+            // The file may have been written and renamed since it was read. It is read once more now that a newer file
+            // follows it.
+            let was_none = self.parts.is_empty();
+            self.parts.extend(newer);
+            if !was_none {
+                return Ok(Step::More);
+            }
+        } else if let Some(last) = self.parts.pop_front() {
+            self.position = self.end_of(&last)?;
+        }
+        match self.gap() {
+            0 => Ok(Step::More),
+            gap => Ok(if emit(Piece::Gap(gap))? == Reader::Gone { Step::Gone } else { Step::More }),
+        }
+    }
+
+    /// Where in the log this file ends, as far as that is recorded.
+    fn end_of(&self, part: &Part) -> Result<Option<u64>> {
+        let size = part.size().map_err(|error| cannot_read(&self.files.path, &error))?;
+        Ok(part.place.map(|place| place.start + size))
+    }
+
+    /// How many bytes of the log are missing before the next file.
+    fn gap(&self) -> u64 {
+        let start = self.parts.front().and_then(|part| part.place).map(|place| place.start);
+        start.zip(self.position).map_or(0, |(start, position)| start.saturating_sub(position))
     }
 
     /// Opens the files that are newer than `last`, oldest first.
-    fn newer_than(&self, last: Option<&Part>) -> Result<VecDeque<Part>> {
+    fn newer(&self, last: Option<&Part>) -> Result<VecDeque<Part>> {
+        let mut found: Vec<Part> = Vec::new();
+        for _ in 0..LOOKS {
+            let mut met = self.look(last)?;
+            // Read after the files are opened: none of them can have become another since.
+            let places = log_places(&self.files.places);
+            if places.is_empty() {
+                // The second file of a log brings the first records: this one begins the log.
+                if let Some(newest) = met.last_mut() {
+                    newest.place = Some(LogPlace { number: 0, file: newest.identity, start: 0 });
+                }
+                return Ok(met.into());
+            }
+            let before = last.and_then(|last| last.place_in(&places)).map(|place| place.number);
+            for mut part in met {
+                part.place = part.place_in(&places);
+                // What is older than the records is older than a file that is recorded.
+                let is_newer = before.is_none_or(|before| part.number().is_some_and(|number| number > before));
+                if is_newer && found.iter().all(|other| other.identity != part.identity) {
+                    found.push(part);
+                }
+            }
+            found.sort_by_key(|part| part.number().unwrap_or(0));
+            let numbers: Vec<u64> = before.into_iter().chain(found.iter().filter_map(Part::number)).collect();
+            if numbers.windows(2).all(|pair| pair[1] == pair[0] + 1) {
+                break;
+            }
+        }
+        Ok(found.into())
+    }
+
+    /// Opens all files but those that are as old as `last`, or older; oldest first, as far as their names tell.
+    fn look(&self, last: Option<&Part>) -> Result<Vec<Part>> {
         let mut met: Vec<Part> = Vec::new();
         for age in 0..self.most {
-            let path = rotated_log(&self.path, age);
+            let path = rotated_log(&self.files.path, age);
             // A number is unused for a moment while files are renamed.
-            let Some(part) = open(&path).map_err(|error| cannot_read(&path, &error))? else { continue };
+            let Some((part, size)) = open(&path).map_err(|error| cannot_read(&path, &error))? else { continue };
             if last.is_some_and(|last| last.identity == part.identity) {
                 break;
             }
-            met.push(part);
+            // The shim has begun it, and may not have recorded it yet.
+            if size > 0 {
+                met.push(part);
+            }
         }
-        Ok(where_last_met(met, |part| part.identity).into())
+        Ok(where_last_met(met, |part| part.identity))
     }
 }
 
-/// Reverses the files from newest-first to oldest-first, and keeps each where it was met last.
+/// Reverses the files from newest-first to oldest-first, and keeps each where it was met last: a file that moves
+/// meanwhile is met again.
 fn where_last_met<T, Id: PartialEq>(met: Vec<T>, id: impl Fn(&T) -> Id) -> Vec<T> {
     let mut found: Vec<T> = Vec::new();
     for one in met.into_iter().rev() {
@@ -161,9 +258,12 @@ fn where_last_met<T, Id: PartialEq>(met: Vec<T>, id: impl Fn(&T) -> Id) -> Vec<T
 }
 
 /// The result of reading one block.
-enum More {
-    Some,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    More,
+    /// There is nothing more now.
     End,
+    /// Nobody reads what is printed.
     Gone,
 }
 
@@ -189,17 +289,18 @@ impl Part {
         &mut self,
         content: Content,
         buffer: &mut Vec<u8>,
-        emit: &mut impl FnMut(&[u8]) -> Result<Reader>,
-    ) -> std::result::Result<More, Failed> {
+        emit: &mut impl FnMut(Piece<'_>) -> Result<Reader>,
+    ) -> std::result::Result<Step, Failed> {
         let begun = buffer.len();
-        buffer.resize(begun + BLOCK, 0);
-        let length = read_at(&self.file, &mut buffer[begun..], self.read + begun as u64).map_err(Failed::Read)?;
+        let from = self.read + begun as u64;
+        let left = self.until.map_or(u64::MAX, |until| until.saturating_sub(from));
+        buffer.resize(begun + usize::try_from(left).unwrap_or(BLOCK).min(BLOCK), 0);
+        let length = read_at(&self.file, &mut buffer[begun..], from).map_err(Failed::Read)?;
         buffer.truncate(begun + length);
         if length == 0 {
             // Somebody may have truncated the file: new data then comes at its new end.
-            let size = self.file.metadata().map_err(Failed::Read)?.len();
-            self.read = self.read.min(size);
-            return Ok(More::End);
+            self.read = self.read.min(self.size().map_err(Failed::Read)?);
+            return Ok(Step::End);
         }
         let done = match content {
             Content::Bytes => buffer.len(),
@@ -210,17 +311,18 @@ impl Part {
             Content::Lines => Box::new(buffer[..done].split_inclusive(|byte| *byte == b'\n')),
         };
         for piece in pieces {
-            if emit(piece).map_err(Failed::Emit)? == Reader::Gone {
-                return Ok(More::Gone);
+            if emit(Piece::Text(piece)).map_err(Failed::Emit)? == Reader::Gone {
+                return Ok(Step::Gone);
             }
         }
         self.read += done as u64;
         buffer.drain(..done);
-        Ok(More::Some)
+        Ok(Step::More)
     }
 }
 
-fn open(path: &Path) -> io::Result<Option<Part>> {
+/// Opens a file of the log; `None` where there is none. Also returns its size.
+fn open(path: &Path) -> io::Result<Option<(Part, u64)>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
         Ok(file) => file,
@@ -228,7 +330,8 @@ fn open(path: &Path) -> io::Result<Option<Part>> {
         Err(error) => return Err(error),
     };
     let meta = file.metadata()?;
-    Ok(meta.is_file().then(|| Part { file, identity: (meta.dev(), meta.ino()), read: 0 }))
+    let part = Part { file, identity: FileIdentity::of(&meta), place: None, read: 0, until: None };
+    Ok(meta.is_file().then_some((part, meta.len())))
 }
 
 /// The length of the finished lines within the first `size` bytes of a file.
@@ -295,6 +398,7 @@ fn cannot_read(path: &Path, error: &io::Error) -> Error {
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::PathBuf;
 
     struct Files {
         dir: tempfile::TempDir,
@@ -322,18 +426,47 @@ mod tests {
         }
 
         fn chain(&self, content: Content) -> Chain {
-            Chain::open(&self.path(), 4, content).unwrap()
+            self.open(content, true)
+        }
+
+        fn open(&self, content: Content, follow: bool) -> Chain {
+            let places = self.dir.path().join("places");
+            Chain::open(&LogFile { path: self.path(), places }, 4, content, follow).unwrap()
         }
     }
 
     fn read(chain: &mut Chain) -> Vec<String> {
         let mut found = Vec::new();
-        let all = chain.read(|bytes| {
-            found.push(String::from_utf8(bytes.to_vec()).unwrap());
+        let mut emit = |piece: Piece<'_>| {
+            found.push(match piece {
+                Piece::Text(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+                Piece::Gap(bytes) => format!("{bytes} missing"),
+            });
             Ok(Reader::There)
-        });
-        assert_eq!(all.unwrap(), Reader::There);
+        };
+        while chain.step(&mut emit).unwrap() == Step::More {}
         found
+    }
+
+    #[test]
+    fn what_comes_later_is_not_read_without_follow() {
+        for content in [Content::Lines, Content::Bytes] {
+            let files = Files::new();
+            files.append("1\n");
+            files.rotate();
+            files.append("2\n");
+            let mut chain = files.open(content, false);
+            files.append("3\n");
+            files.rotate();
+            files.append("4\n");
+            assert_eq!(read(&mut chain), ["1\n", "2\n"]);
+            files.append("5\n");
+            assert!(read(&mut chain).is_empty());
+            let mut chain = files.open(content, false);
+            chain.skip_to_last(2, |_| true).unwrap();
+            files.append("6\n");
+            assert_eq!(read(&mut chain).concat(), "4\n5\n");
+        }
     }
 
     #[test]

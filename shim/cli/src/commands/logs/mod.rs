@@ -1,6 +1,7 @@
 //! `logs`: prints what a task has written, as far as its log has kept it.
 //!
 //! Reads the files and asks no shim, so it makes no difference whether the task runs, has ended or has lost its shim.
+//! Without `--follow` it ends at what was there when it began, however fast the task writes.
 //! Following waits for kernel notifications of file changes and of the shim's end, and starts a new shim for a task that
 //! outlives its own.
 
@@ -19,7 +20,7 @@ use crate::ui::print::complain;
 use crate::ui::reader::Reader;
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, dead, find_or_adopt, starting};
-use files::{Chain, Content};
+use files::{Chain, Content, Piece, Step};
 use inotify::{Shim, Watch};
 use print::Printer;
 
@@ -156,11 +157,11 @@ impl Log {
             LogFiles::Raw(_) | LogFiles::Journal(..) => Content::Bytes,
         };
         let mut chains = Vec::new();
-        for (stream, path) in files.all() {
+        for (stream, file) in files.all() {
             if stream.is_some() && filter.stream.is_some() && stream != filter.stream {
                 continue;
             }
-            let mut chain = Chain::open(path, record.description()?.log.max_files(), content)?;
+            let mut chain = Chain::open(file, record.description()?.log.max_files(), content, args.follow)?;
             if let Some(since) = filter.since {
                 chain.skip_until(since);
             }
@@ -174,19 +175,27 @@ impl Log {
         Ok(Log { chains, filter, printer: Printer::new(args.json, args.timestamps) })
     }
 
-    /// Prints what the log contains now.
+    /// Prints what the log contains now: a block of each file in turn, so that no stream waits for the other's end.
     fn print(&mut self) -> Result<Reader> {
         let Log { chains, filter, printer } = self;
-        for (stream, chain) in chains {
-            let reader = chain.read(|bytes| match stream {
-                Some(stream) => printer.bytes(*stream, bytes),
-                None => printer.line(bytes, |line| filter.wants(line)),
-            })?;
-            if reader == Reader::Gone {
-                return Ok(reader);
+        loop {
+            let mut is_over = true;
+            for (stream, chain) in &mut *chains {
+                let step = chain.step(&mut |piece| match (piece, *stream) {
+                    (Piece::Gap(bytes), _) => printer.gap(bytes),
+                    (Piece::Text(bytes), Some(stream)) => printer.bytes(stream, bytes),
+                    (Piece::Text(line), None) => printer.line(line, |line| filter.wants(line)),
+                })?;
+                match step {
+                    Step::More => is_over = false,
+                    Step::End => {}
+                    Step::Gone => return Ok(Reader::Gone),
+                }
+            }
+            if is_over {
+                return printer.flush();
             }
         }
-        printer.flush()
     }
 
     /// Prints what the log contains and what comes, until the task has ended.

@@ -1,7 +1,9 @@
 //! Prints lines of a log to our stdout and stderr, byte for byte as the task wrote them and in the same order.
 
 use bowline_executor::{Doing, Kind, LogLine, LogStream, Result};
+use jiff::Timestamp;
 
+use crate::ui::print::complain;
 use crate::ui::reader::{Reader, write_all};
 
 /// How many bytes of one stream are collected before they are written.
@@ -66,6 +68,22 @@ impl Printer {
             Some(time) => self.bytes(stream, &[time.as_bytes(), &text].concat()),
             None => self.bytes(stream, &text),
         }
+    }
+
+    /// Says that so many bytes of the log are missing at this place.
+    pub fn gap(&mut self, bytes: u64) -> Result<Reader> {
+        if self.json {
+            let note = format!("{{\"time\":\"{:.9}\",\"removed\":{bytes}}}\n", Timestamp::now());
+            self.bytes(LogStream::Stdout, note.as_bytes())?;
+        }
+        // A line that began before it does not go on behind it.
+        self.open = [false; 2];
+        let reader = self.flush()?;
+        complain(
+            &format!("{bytes} bytes of the log are missing here: they were removed before they could be read"),
+            None,
+        );
+        Ok(reader)
     }
 
     pub fn bytes(&mut self, stream: LogStream, bytes: &[u8]) -> Result<Reader> {

@@ -1,0 +1,62 @@
+//! Storms on a log that is followed while it is rotated many times a second: by rotation alone, and beside somebody who
+//! kills the shims or renames the log.
+
+use std::fs;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{storm, touch};
+
+use super::logs_fast::{assert_accounted, followed, length};
+
+#[test]
+fn each_line_comes_once_and_in_order_or_is_said_to_be_missing() {
+    storm(6, |round| {
+        let format = ["json", "raw"][round % 2];
+        let host = Host::new();
+        let (task, logs) = followed(&host, &[&format!("--log={format}")]);
+        touch(task.program_pid(), "go");
+        assert_accounted(&logs.finish(), length(format));
+        host.assert_nothing_left();
+    });
+}
+
+#[test]
+fn so_it_is_where_shims_are_killed() {
+    storm(4, |round| {
+        let format = ["json", "raw"][round % 2];
+        let host = Host::new();
+        let (task, logs) = followed(&host, &[&format!("--log={format}"), "--init"]);
+        let program = task.program_pid();
+        touch(program, "stay");
+        touch(program, "go");
+        for _ in 0..3 {
+            task.crash_shim();
+            assert_eq!(task.status(), "running", "under a new shim");
+        }
+        fs::remove_file(format!("/proc/{program}/root/tmp/stay")).expect("it is there");
+        assert_accounted(&logs.finish(), length(format));
+        host.assert_nothing_left();
+    });
+}
+
+#[test]
+fn so_it_is_where_the_log_is_renamed_again_and_again() {
+    storm(4, |round| {
+        let format = ["json", "raw"][round % 2];
+        let host = Host::new();
+        let (task, logs) = followed(&host, &[&format!("--log={format}")]);
+        let log = task.file(if format == "json" { "log.json" } else { "stdout.log" });
+        let program = task.program_pid();
+        touch(program, "stay");
+        touch(program, "go");
+        let moved = log.with_file_name("x");
+        let has_half = |path: &Path| fs::read_to_string(path).is_ok_and(|text| text.contains("0010000"));
+        while !has_half(&log) && !has_half(&moved) {
+            let _ = fs::rename(&log, &moved);
+        }
+        fs::remove_file(format!("/proc/{program}/root/tmp/stay")).expect("it is there");
+        assert_accounted(&logs.finish(), length(format));
+        host.assert_nothing_left();
+    });
+}

@@ -161,7 +161,7 @@ pub use manager_events::{EventSink, ManagerEvent, TaskEvent};
 pub use member::Member;
 pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};
 pub use pause_process::{Net as PauseNet, PauseProcess};
-pub use report::{ExitReport, SliceEnforcement, StoppedBy};
+pub use report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
 pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, PauseEnd, Process, Source, TaskState};
 pub use rootfs::{SECRETS, Secret, layers, mount_options};
 pub use sandbox::{JointLimits, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};

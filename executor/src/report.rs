@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
+use crate::log::LogStream;
 use crate::watch::Finding;
 
 /// How a task ended. A value that this kernel cannot tell is null.
@@ -72,6 +73,9 @@ pub struct ExitReport {
     pub output_tail: Option<String>,
     /// Bytes of output that no file or reader would take.
     pub output_dropped_bytes: u64,
+    /// What the files that its description names for output have not taken; absent if they took all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_unwritten: Vec<UnwrittenOutput>,
     /// The results of its health checks; null without any.
     #[serde(default)]
     pub health: Option<Health>,
@@ -97,6 +101,17 @@ impl ExitReport {
         let health = self.health.as_ref().map(|health| Health { log: VecDeque::new(), ..health.clone() });
         ExitReport { output_tail: None, health, ..self.clone() }
     }
+}
+
+/// Output of a task that its own file could not take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnwrittenOutput {
+    /// Which output it is.
+    pub stream: LogStream,
+    /// How many bytes of the output it lacks.
+    pub bytes: u64,
+    /// Why the first of them could not be written.
+    pub error: String,
 }
 
 /// Whether the systemd slice that a task was launched for limits the task.

@@ -1,8 +1,11 @@
 //! Output that the caller asked for and that cannot be written: one line on
 //! stderr and 125, whatever the task's own code, which the report keeps.
 
+use std::fs;
+
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Task, binary, eventually, fds_of};
+use bowline_tests::harness::containerd::{Output, make_fifo};
+use bowline_tests::harness::{Ran, Task, binary, eventually, fds_of, touch};
 use rustix::process::Signal;
 
 /// `bowline ARGS`, with the redirections of a shell.
@@ -58,7 +61,7 @@ fn what_fits_on_a_disk_is_there() {
     // The shell is init, as SIGPIPE ends seq without a word.
     let ran = redirected(&host, &format!("run --rm -- sh -c 'seq 1 100000; exit 4' >{}", file.display()));
     assert_lost(&ran, "stdout", "4");
-    assert_eq!(std::fs::metadata(&file).expect("it was made").len(), 65_536);
+    assert_eq!(fs::metadata(&file).expect("it was made").len(), 65_536);
     drop(disk);
     host.assert_nothing_left();
 }
@@ -143,6 +146,83 @@ fn rm_removes_what_a_shim_that_died_has_left() {
     host.assert_nothing_left_without_rm();
 }
 
+/// How many bytes `seq 1 100000` writes.
+const SEQ: u64 = 588_895;
+
+#[test]
+fn a_full_disk_of_the_tasks_own_file_loses_output() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=64k");
+    let file = disk.path().join("out");
+    let script = |stream: &str| format!("seq 1 100000 {stream}; exit 3");
+    for (output, stream, script) in [
+        (format!("stdout = '{}'", file.display()), "stdout", script("")),
+        (format!("stderr = '{}'", file.display()), "stderr", script(">&2")),
+        (format!("stdout = '{0}', stderr = '{0}'", file.display()), "stderr", script(">&2")),
+    ] {
+        let toml = format!("command = 'sh'\nargs = ['-c', '{script}']\noutput = {{ {output} }}");
+        let build = host.described(&toml);
+        let task = host.adopt(build.id());
+        let lost = SEQ - 65_536;
+        let why = format!("cannot write {lost} bytes to {}", file.display());
+        build.run().assert_refused(125, &["lost", &why, "No space left on device", "ended with 3"]);
+        assert_eq!(fs::metadata(&file).expect("it was made").len(), 65_536);
+        let report = task.wait();
+        report.assert_code(3);
+        assert_eq!(report.number("output_dropped_bytes"), lost);
+        let unwritten = &report["output_unwritten"];
+        assert_eq!((&unwritten[0]["stream"], &unwritten[0]["bytes"]), (&stream.into(), &lost.into()), "{unwritten}");
+        fs::remove_file(&file).expect("it was made");
+    }
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+/// What comes later is written, and what is missing is said nevertheless; also by another program in the shim's place.
+#[test]
+fn a_disk_that_is_full_for_a_while_loses_output_too() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=64k");
+    let file = disk.path().join("out");
+    let filler = disk.path().join("filler");
+    assert!(fs::write(&filler, vec![0; 1 << 20]).is_err(), "the disk is full");
+    let script = "echo lost; while [ ! -e /tmp/room ]; do sleep 0.01; done; echo after; exit 3";
+    let toml = format!("command = 'sh'\nargs = ['-c', '{script}']\noutput.stdout = '{}'", file.display());
+    let (task, run) = host.described(&toml).spawn();
+    task.wait_until_running();
+    let dropped = || host.metrics().of_task("output_dropped_bytes_total", task.id(), "");
+    eventually("it has nowhere to go", || (dropped() > 0.0).then_some(()));
+    assert_eq!(task.status(), "running", "the task goes on");
+    task.bowline("upgrade", []).assert_says(task.id());
+    fs::remove_file(&filler).expect("it was made");
+    touch(task.program_pid(), "room");
+    run.finish().assert_refused(125, &["lost", "cannot write 5 bytes", "No space left on device", "ended with 3"]);
+    assert_eq!(fs::read_to_string(&file).expect("it was made"), "after\n");
+    assert_eq!(task.wait()["output_unwritten"][0]["bytes"], 5);
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+/// As in any pipeline: who has left wants no more.
+#[test]
+fn a_reader_that_leaves_its_fifo_loses_nothing_of_a_run() {
+    let host = Host::new();
+    let path = host.work().join("fifo");
+    make_fifo(&path);
+    let reader = Output::open(&path);
+    let script = "echo first; while [ ! -e /tmp/left ]; do sleep 0.01; done; echo more; exit 3";
+    let toml = format!("command = 'sh'\nargs = ['-c', '{script}']\noutput.stdout = '{}'", path.display());
+    let (task, run) = host.described(&toml).spawn();
+    reader.wait_for("first");
+    reader.leave();
+    touch(task.program_pid(), "left");
+    run.finish().assert_code(3);
+    let report = task.wait();
+    assert_eq!(report.number("output_dropped_bytes"), 5);
+    assert!(report["output_unwritten"].is_null());
+    host.assert_nothing_left();
+}
+
 #[test]
 fn run_ends_when_its_description_sends_output_to_files() {
     let host = Host::new();
@@ -161,7 +241,7 @@ fn run_ends_when_its_description_sends_output_to_files() {
         file("tty")
     );
     assert_eq!(host.described(&terminal).run().assert_code(3).out(), "out\r");
-    let read = |name: &str| std::fs::read_to_string(file(name)).expect("it was made");
+    let read = |name: &str| fs::read_to_string(file(name)).expect("it was made");
     assert_eq!((read("out"), read("err"), read("tty")), ("out\n".into(), "err\n".into(), "out\r\n".into()));
     assert_eq!(read("both"), "out\nerr\n");
     host.assert_nothing_left();

@@ -216,6 +216,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         processes_killed: None,
         output_tail: None,
         output_dropped_bytes: 0,
+        output_unwritten: Vec::new(),
         health: None,
         events: 0,
         enforcement: record.and_then(|r| r.enforcement.clone()),

@@ -82,12 +82,22 @@ enum Reader {
     Guest,
 }
 
+/// What a file that cannot be written has not taken: on a full disk, for example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    pub bytes: u64,
+    /// Why, the first time.
+    pub errno: i32,
+}
+
 /// One destination of a stream.
 #[derive(Debug)]
 pub struct Outlet {
     sink: Sink,
     pending: Vec<u8>,
     dropped: u64,
+    /// What of `dropped` is no reader's fault.
+    refused: Option<Refused>,
     reader: Reader,
     /// When the outlet was first found to take nothing.
     stalled: Option<Moment>,
@@ -102,6 +112,8 @@ pub struct Handed {
     #[serde(with = "bytes")]
     pending: Vec<u8>,
     dropped: u64,
+    #[serde(default)]
+    refused: Option<Refused>,
     reader: Reader,
     stalled: Option<Moment>,
     gone: bool,
@@ -109,7 +121,7 @@ pub struct Handed {
 
 impl Handed {
     pub fn take(self) -> Result<Outlet> {
-        let Handed { sink, pending, dropped, reader, stalled, gone } = self;
+        let Handed { sink, pending, dropped, refused, reader, stalled, gone } = self;
         let what = || "cannot watch where output goes";
         let sink = match sink.map(Fd::take).transpose()?.map(File::from) {
             None => Sink::Null,
@@ -118,7 +130,7 @@ impl Handed {
                 Sink::of(file, kind).doing(Kind::Internal, what)?
             }
         };
-        Ok(Outlet { sink, pending, dropped, reader, stalled, gone })
+        Ok(Outlet { sink, pending, dropped, refused, reader, stalled, gone })
     }
 }
 
@@ -129,8 +141,8 @@ impl Outlet {
             Sink::File(file) => Some(Fd::of(file)),
             Sink::Watched(fifo) => Some(Fd::of(fifo.get_ref())),
         };
-        let Outlet { dropped, reader, stalled, gone, .. } = *self;
-        Handed { sink, pending: self.pending.clone(), dropped, reader, stalled, gone }
+        let Outlet { dropped, refused, reader, stalled, gone, .. } = *self;
+        Handed { sink, pending: self.pending.clone(), dropped, refused, reader, stalled, gone }
     }
 
     /// Opens the target that the task itself is connected to.
@@ -170,7 +182,7 @@ impl Outlet {
     }
 
     fn new(sink: Sink, reader: Reader) -> Outlet {
-        Outlet { sink, pending: Vec::new(), dropped: 0, reader, stalled: None, gone: false }
+        Outlet { sink, pending: Vec::new(), dropped: 0, refused: None, reader, stalled: None, gone: false }
     }
 
     /// Whether the outlet keeps bytes that its reader has not taken.
@@ -221,6 +233,11 @@ impl Outlet {
     /// How many bytes this outlet has lost.
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// What its file could not take.
+    pub fn refused(&self) -> Option<Refused> {
+        self.refused
     }
 
     /// When the reader is dropped if it takes nothing until then.
@@ -328,7 +345,13 @@ impl Outlet {
                     if self.reader == Reader::Own && self.dropped == 0 {
                         tracing::warn!(%error, "output cannot be written, and is dropped");
                     }
-                    self.lose(bytes.len() - done);
+                    let lost = bytes.len() - done;
+                    // A reader that has gone wants no more; a file is to have all.
+                    if self.reader == Reader::Own && error.kind() != io::ErrorKind::BrokenPipe {
+                        let errno = error.raw_os_error().unwrap_or_default();
+                        self.refused.get_or_insert(Refused { bytes: 0, errno }).bytes += lost as u64;
+                    }
+                    self.lose(lost);
                     return bytes.len();
                 }
             }

@@ -259,7 +259,7 @@ impl Relay {
         if dropped > 0 {
             tracing::warn!(bytes = dropped, "output dropped: nobody reads the FIFO of a process that was deleted");
         }
-        self.tell.send_replace(Progress { tail_whole: true, flushed: true, dropped });
+        self.tell.send_replace(Progress { tail_whole: true, flushed: true, dropped, refused: None });
     }
 
     /// Passes on what the process has written, as far as the FIFO takes it; no more, because another writer may be
@@ -272,7 +272,7 @@ impl Relay {
             left = left.saturating_sub(taken);
         }
         self.whole = true;
-        self.tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: 0 });
+        self.tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: 0, refused: None });
     }
 
     /// Passes on what is in the pipe now, for as long as the reader takes any of it within [`DRAIN`].

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 
 use super::flag::FlagReader;
-use super::outlet::{self, Outlet, Readiness};
+use super::outlet::{self, Outlet, Readiness, Refused};
 use super::spare_end::{Keeper, KeptEnd};
 use super::tail::Tail;
 use super::unread::{CHUNK, Unread};
@@ -82,6 +82,9 @@ pub struct Progress {
     pub flushed: bool,
     /// How many bytes of the output were lost.
     pub dropped: u64,
+    /// What of them a file could not take.
+    #[serde(default)]
+    pub refused: Option<Refused>,
 }
 
 /// A stream, as a shim hands it over.
@@ -242,7 +245,7 @@ impl Stream {
                 self.last_words = true;
                 // Other writers find a pipe that is not followed closed.
                 self.over |= self.route.goes_with_process || !self.route.follow;
-                self.tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: self.dropped() });
+                self.tell.send_replace(Progress { tail_whole: true, ..self.progress(false) });
                 continue;
             }
             let step = self.step_in_time().await;
@@ -256,8 +259,11 @@ impl Stream {
                 reads = 0;
             }
             self.part();
-            let dropped = self.dropped();
-            self.tell.send_if_modified(|progress| std::mem::replace(&mut progress.dropped, dropped) != dropped);
+            let Progress { dropped, refused, .. } = self.progress(false);
+            self.tell.send_if_modified(|progress| {
+                progress.refused = refused;
+                std::mem::replace(&mut progress.dropped, dropped) != dropped
+            });
         }
         self.flush_log();
         if let Some(unread) = self.route.unread.take() {
@@ -266,11 +272,17 @@ impl Stream {
         if let Some(kept) = self.route.kept.take().filter(|_| !self.process_ended.is_set()) {
             kept.close();
         }
-        let dropped = self.dropped();
-        if dropped > 0 {
-            tracing::warn!(stream = self.name, bytes = dropped, "output dropped");
+        let done = self.progress(true);
+        if done.dropped > 0 {
+            tracing::warn!(stream = self.name, bytes = done.dropped, "output dropped");
         }
-        self.tell.send_replace(Progress { tail_whole: true, flushed: true, dropped });
+        self.tell.send_replace(Progress { tail_whole: true, ..done });
+    }
+
+    /// What was lost so far, before or after all output is written or given up.
+    fn progress(&self, flushed: bool) -> Progress {
+        let refused = own(&self.outlets).and_then(Outlet::refused);
+        Progress { tail_whole: false, flushed, dropped: self.dropped(), refused }
     }
 
     /// The next step. Once the process has ended, waits for readers no longer than [`DRAIN`].

@@ -271,6 +271,7 @@ impl Task {
                 processes_killed,
                 output_tail: Some(output_tail),
                 output_dropped_bytes,
+                output_unwritten: record.task.as_ref().map(|task| self.output_unwritten(task)).unwrap_or_default(),
                 health: facts.health.clone(),
                 events: facts.events + 1,
                 enforcement: record.enforcement.clone(),

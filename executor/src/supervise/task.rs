@@ -26,8 +26,9 @@ use crate::folder::Folder;
 use crate::io::{Attachment, Lines, Tail, WindowSize};
 use crate::lifecycle::Status;
 use crate::lifecycle::task::{Action, Life, Trigger};
+use crate::log::LogStream;
 use crate::namespaces::Namespaces;
-use crate::report::ExitReport;
+use crate::report::{ExitReport, UnwrittenOutput};
 use crate::request::TaskState;
 use crate::seccomp::Filter;
 use crate::watched_value::WatchedValue;
@@ -169,6 +170,21 @@ impl Task {
     /// Bytes of the task's output that were dropped so far.
     pub fn output_dropped(&self) -> u64 {
         self.handles.borrow().lines().map_or(0, Lines::dropped)
+    }
+
+    /// What the files have not taken that `description` names for output.
+    pub fn output_unwritten(&self, description: &bowline_spec::Task) -> Vec<UnwrittenOutput> {
+        let output = &description.output;
+        let said = [(LogStream::Stdout, &output.stdout), (LogStream::Stderr, &output.stderr)];
+        let progress = self.handles.borrow().lines().map(Lines::progress).unwrap_or_default();
+        let own = said.into_iter().zip(progress).filter(|((_, path), _)| path.is_some());
+        let lost = own.filter_map(|((stream, _), progress)| Some((stream, progress.refused?)));
+        let all = lost.map(|(stream, refused)| UnwrittenOutput {
+            stream,
+            bytes: refused.bytes,
+            error: std::io::Error::from_raw_os_error(refused.errno).to_string(),
+        });
+        all.collect()
     }
 
     /// Waits until the exec with this name has been executed, could not be, or is not known: a name is known from the

@@ -113,7 +113,9 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         // Somebody else may have removed it first.
         removed.or_else(|error| if error.kind() == Kind::NotFound { Ok(()) } else { Err(error) })?;
     }
-    passed.map_err(|error| outcome::lost(error, &id, &report))?;
+    passed
+        .and_then(|()| outcome::written(&task.output, &report))
+        .map_err(|error| outcome::lost(error, &id, &report))?;
     if report.stopped_by == Some(StoppedBy::Timeout) { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
 }
 

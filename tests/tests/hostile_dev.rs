@@ -1,6 +1,7 @@
 //! A `/dev` that the user supplies stays as it is, and a root that has mounts of its own is mounted over.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
@@ -105,6 +106,52 @@ fn nothing_is_made_in_the_dev_of_an_image_that_a_bundle_mounts_nothing_over() {
     assert_eq!(shim.status_at_end(&bundle.id, ""), 7);
     shim.end(&bundle.id);
     assert_eq!(fs::read_dir(bundle.rootfs().join("dev")).expect("a folder").count(), 0);
+    host.assert_nothing_left();
+}
+
+/// CVE-2026-41579 of runc, CVE-2026-47766 of crun: the image's `/dev` leads to a folder of the host's, in which `ptmx`
+/// is removed, and links and nodes are made. Raced: `storm_mounts::cve_2026_41579_and_47766…`.
+#[test]
+fn cve_2026_41579_and_47766_a_dev_that_leads_to_the_host_changes_nothing_there() {
+    let host = Host::new();
+    if host.reference_fails("runc 1.1.5 makes its links where the symlink leads to") {
+        return;
+    }
+    let containerd = host.containerd();
+    let outside = host.work().join("outside");
+    fs::create_dir(&outside).expect("the work folder is writable");
+    fs::write(outside.join("ptmx"), "untouched").expect("the work folder is writable");
+    // By name, and by more steps up than there are.
+    let climbing = PathBuf::from("../".repeat(40)).join(outside.strip_prefix("/").expect("absolute"));
+    for (target, mounts_dev, terminal) in [
+        (&outside, false, false),
+        (&outside, true, false),
+        (&outside, false, true),
+        (&climbing, false, false),
+        (&climbing, true, true),
+    ] {
+        let bundle = containerd.bundle().script("true").edit(|config| {
+            let mounts = config["mounts"].as_array_mut().expect("a list");
+            mounts.retain(|mount| mounts_dev || !mount["destination"].as_str().expect("a path").starts_with("/dev"));
+        });
+        let bundle = if terminal { bundle.terminal() } else { bundle };
+        let io = if terminal { bundle.fifos_of_terminal("init") } else { Stdio::null() };
+        let dev = bundle.rootfs().join("dev");
+        fs::remove_dir_all(&dev).expect("ours");
+        symlink(target, &dev).expect("ours");
+        let shim = containerd.start(&bundle);
+        match shim.create(&bundle, &io) {
+            Ok(_) => shim.end(&bundle.id),
+            Err(failure) => {
+                assert!(failure.message.contains("/dev"), "{failure:?}");
+                shim.over();
+            }
+        }
+        let names: Vec<_> =
+            fs::read_dir(&outside).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, ["ptmx"], "{target:?} {mounts_dev} {terminal}");
+        assert_eq!(fs::read_to_string(outside.join("ptmx")).expect("ours"), "untouched");
+    }
     host.assert_nothing_left();
 }
 

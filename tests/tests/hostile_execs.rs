@@ -74,6 +74,66 @@ fn a_storm_of_sigkill_inside_leaves_the_shim_and_its_answers_whole() {
     host.assert_nothing_left();
 }
 
+/// Sends every signal to every process but init and itself, without end; who is stopped is continued.
+const SIGNALS: &str = r#"
+    $| = 1; $SIG{$_} = 'IGNORE' for grep { !/KILL|STOP/ } keys %SIG; print "begun\n";
+    while (1) {
+        opendir my $proc, '/proc';
+        for my $pid (grep { /^\d+$/ && $_ != 1 && $_ != $$ } readdir $proc) {
+            kill 1 + int rand(64), $pid; kill 'CONT', $pid;
+        }
+    }
+"#;
+
+/// One that sends all signals to whatever it sees, while execs are cloned: every exec is answered, none is left.
+#[test]
+fn a_storm_of_all_signals_on_execs_that_are_cloned_leaves_the_shim_and_its_answers_whole() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init=false").start();
+    let shim = task.shim_pid();
+    let storming = task.spawn_exec([], &format!("exec perl -e '{}'", SIGNALS.replace('\'', "'\\''")));
+    storming.wait_for_out("begun");
+    let (mut killed, mut answered) = (0, 0);
+    for _ in 0..if is_slow() { 20 } else { 100 } {
+        let ran = task.exec_with(["--timeout=20s"], "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo through");
+        match ran.code {
+            Some(0) => answered += 1,
+            Some(129..) => killed += 1,
+            // A signal came before its program ran.
+            _ => assert!(ran.is_refusal(), "{ran}"),
+        }
+    }
+    assert!(killed > 0, "{killed} killed, {answered} not: there was no storm");
+    assert_eq!((task.status().as_str(), task.shim_pid()), ("running", shim));
+    task.end();
+    assert!(storming.finish().code.is_some_and(|code| code != 0));
+    host.assert_nothing_left();
+}
+
+/// CVE-2026-30892 of crun: `exec -u 1` was user 0.
+#[test]
+fn cve_2026_30892_a_user_by_number_is_that_user_or_refused() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let ids = "echo $(id -u):$(id -g)";
+    let of = |user: &str| host.task(ids).rootfs(root.path()).flag(format!("--user={user}")).run();
+    let task = host.task("exec sleep 1000").rootfs(root.path()).start();
+    let of_exec = |user: &str| task.exec_with([&format!("--user={user}")], ids);
+    for (user, is) in [("1", "1:0"), ("0", "0:0"), ("1:2", "1:2"), ("1000:0", "1000:0")] {
+        of(user).assert_says(is);
+        of_exec(user).assert_says(is);
+    }
+    for user in ["1x", "1:", ":1", "1:x", "1:2:3", "4294967295", "4294967296", "18446744073709551617", "-1", "+1", " 1"]
+    {
+        for ran in [of(user), of_exec(user)] {
+            let is_refused = matches!(ran.code, Some(2 | 125)) && ran.out().is_empty();
+            assert!(is_refused || ran.out().starts_with("1:"), "{user:?}\n{ran}");
+        }
+    }
+    task.end();
+    host.assert_nothing_left();
+}
+
 /// Its worker is stopped before there is a process of it, as one that is deep in the kernel.
 #[test]
 fn a_deadline_comes_though_the_worker_hangs() {

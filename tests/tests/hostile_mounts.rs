@@ -31,7 +31,7 @@ fn one_that_exchanges_two_names() {
 }
 
 /// Starts one that exchanges these names; it has begun.
-fn exchanging(host: &Host, one: &Path, other: &Path) -> Process {
+pub fn exchanging(host: &Host, one: &Path, other: &Path) -> Process {
     let inode = || fs::symlink_metadata(one).expect("it is there").ino();
     let before = inode();
     let mut racer = host.command(std::env::current_exe().expect("a test has a path"));
@@ -43,14 +43,14 @@ fn exchanging(host: &Host, one: &Path, other: &Path) -> Process {
 }
 
 /// A folder in the work folder.
-fn folder(host: &Host, path: &str) -> PathBuf {
+pub fn folder(host: &Host, path: &str) -> PathBuf {
     let path = host.work().join(path);
     fs::create_dir_all(&path).expect("the work folder is writable");
     path
 }
 
 /// With this in place of what the bundle mounts at `destination`.
-fn with_mount(bundle: Bundle, destination: &str, mount: Option<serde_json::Value>) -> Bundle {
+pub fn with_mount(bundle: Bundle, destination: &str, mount: Option<serde_json::Value>) -> Bundle {
     bundle.edit(|config| {
         let mounts = config["mounts"].as_array_mut().expect("a list");
         let at = mounts.iter().position(|mount| mount["destination"] == destination).expect("it is mounted");
@@ -59,7 +59,7 @@ fn with_mount(bundle: Bundle, destination: &str, mount: Option<serde_json::Value
     })
 }
 
-fn bind(source: &Path, destination: &str) -> serde_json::Value {
+pub fn bind(source: &Path, destination: &str) -> serde_json::Value {
     json!({ "destination": destination, "type": "bind", "source": source, "options": ["rbind", "rw"] })
 }
 

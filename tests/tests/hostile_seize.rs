@@ -173,6 +173,71 @@ fn an_init_that_was_created_holds_two_pipes_and_its_streams() {
     host.assert_nothing_left();
 }
 
+/// The number of the system call ptrace(2), for perl's `syscall`.
+const PTRACE: &str = if cfg!(target_arch = "x86_64") { "101" } else { "117" };
+
+/// Seizes every process that there may be, by number, without end, and counts the refusals. Busybox is the program of a
+/// victim that has started.
+const SEIZES: &str = r#"
+    $| = 1; my ($refused, $told, $last) = (0, 0, $$);
+    print "ready\n";
+    while (1) {
+        for my $pid (2 .. $last + 20) {
+            next if $pid == $$;
+            my $seized = syscall(PTRACE, 0x4206, $pid, 0, 0) == 0;
+            next if !$seized && $! == 3;
+            $last = $pid if $pid > $last;
+            if (!$seized) { $refused++; next }
+            my $exe = readlink "/proc/$pid/exe";
+            print "seized $pid $exe\n" unless $exe =~ /busybox/;
+            syscall(PTRACE, 0x4207, $pid, 0, 0); waitpid $pid, 0x40000000; syscall(PTRACE, 17, $pid, 0, 0);
+        }
+        if ($refused > $told + 1000) { $told = $refused; print "refused $refused\n" }
+    }
+"#;
+
+/// 36 million times in an hour; here a share of it. The victim is a container that is created and not started: an init
+/// before execve, which stays.
+#[test]
+fn an_init_that_waits_is_never_seized_however_often_it_is_tried() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let group = host.new_id();
+    let script = SEIZES.replace("PTRACE", PTRACE);
+    let mut bundle = containerd.bundle().annotation(GROUP, &group);
+    for folder in ["/lib", "/lib64", "/usr"].into_iter().filter(|path| Path::new(path).exists()) {
+        fs::create_dir_all(bundle.rootfs().join(&folder[1..])).expect("ours");
+        bundle = bundle
+            .mount(&json!({ "source": folder, "destination": folder, "type": "bind", "options": ["rbind", "ro"] }));
+    }
+    let bundle = bundle.args(&["/usr/bin/perl", "-e", &script]);
+    let io = bundle.fifos("init");
+    let attacker = containerd.run_with(bundle, &io);
+    eventually("the attacker runs", || attacker.stdout.text().contains("ready\n").then_some(()));
+    let victim = containerd.bundle().args(&["/bin/true"]).annotation(GROUP, &group).edit(|config| {
+        let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        all.retain(|namespace| namespace["type"] != "pid");
+        all.push(json!({ "type": "pid", "path": format!("/proc/{}/ns/pid", attacker.pid) }));
+    });
+    let shim = containerd.start(&victim);
+    let refused = || {
+        let said = attacker.stdout.text();
+        said.lines().filter_map(|line| line.strip_prefix("refused ")?.parse::<u64>().ok()).next_back().unwrap_or(0)
+    };
+    for _ in 0..if is_slow() { 2 } else { 10 } {
+        shim.create(&victim, &Stdio::null()).expect("created");
+        let before = refused();
+        eventually("it is tried", || (refused() > before + 3000).then_some(()));
+        shim.start(&victim.id, "").expect("started");
+        assert_eq!(shim.status_at_end(&victim.id, ""), 0);
+        shim.delete(&victim.id, "").expect("it has ended");
+    }
+    let said = attacker.stdout.text();
+    let seized: Vec<&str> = said.lines().filter(|line| line.starts_with("seized")).collect();
+    assert!(seized.is_empty(), "{seized:?} after {} tries", refused());
+    attacker.end();
+}
+
 /// Where init is to be looked at: namespaces made, the root not changed yet.
 #[test]
 fn init_holds_nothing_of_the_host_s_while_it_is_being_set_up() {

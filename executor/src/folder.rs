@@ -548,6 +548,15 @@ impl Folder {
         }
     }
 
+    /// Removes the folder of a launch that failed, whose lock this process holds: its name is free then. What cannot be
+    /// removed is logged.
+    pub(crate) fn remove_held(&self) {
+        let aside = self.aside();
+        if let Err(error) = fs::rename(&self.path, &aside).and_then(|()| remove_tree(&aside)) {
+            tracing::error!(%error, path = %self.path.display(), "a folder is left behind");
+        }
+    }
+
     /// Removes a folder whose making failed; what cannot be removed is logged.
     fn discard(&self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {

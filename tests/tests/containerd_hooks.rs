@@ -139,6 +139,29 @@ fn a_poststart_hook_that_fails_stops_the_container() {
 }
 
 #[test]
+fn a_poststart_hook_that_hangs_is_killed_with_its_container() {
+    let host = Host::new();
+    if host.reference_fails("runc waits for the hook") {
+        return;
+    }
+    let containerd = host.containerd();
+    let pid = host.work().join("pid");
+    let hooks = json!({ "poststart": [hook(&format!("echo $$ >{}; exec sleep 1000", pid.display()))] });
+    let bundle = with_hooks(containerd.bundle().script("sleep 1000"), &hooks);
+    let shim = containerd.start(&bundle);
+    shim.create(&bundle, &Stdio::null()).expect("created");
+    let start = shim.start_later(&bundle.id, "");
+    let pid: i32 = eventually("the hook runs", || fs::read_to_string(&pid).ok()?.trim().parse().ok());
+    shim.kill(&bundle.id, "", 9).expect("sent");
+    assert_eq!(shim.status_at_end(&bundle.id, ""), 137);
+    start.wait().expect_err("its hook was killed");
+    eventually("the hook is gone", || (!process_exists(pid)).then_some(()));
+    shim.delete(&bundle.id, "").expect("deleted");
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn every_poststop_hook_runs_though_one_fails() {
     let host = Host::new();
     if host.reference_fails("it leaves the rest of the list out") {

@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{OldShim, make_fifo};
 use bowline_tests::harness::machine_code::{CRASH, elf, exit, hang, write};
-use bowline_tests::harness::{Task, WRITER, binary, copy_binary, eventually, fds_of, touch};
+use bowline_tests::harness::{Task, WRITER, binary, copy_binary, eventually, fds_of, touch, write_program};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -278,6 +279,25 @@ fn a_shim_that_is_busy_with_an_upgrade_is_waited_for_until_it_is_stopped() {
     rustix::process::kill_process(shim, Signal::STOP).expect("it lives");
     upgrade.finish().assert_refused(125, &[task.id(), "not answering"]);
     rustix::process::kill_process(shim, Signal::CONT).expect("it lives");
+    task.end();
+    host.assert_nothing_left();
+}
+
+/// As on a busy host, where each of many programs that read facts gets little of the processor.
+#[test]
+fn a_program_that_makes_progress_with_the_facts_is_waited_for() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let slow = host.work().join("slow");
+    let works = "j=0; while [ $j -lt 100000 ]; do j=$((j + 1)); done; sleep 1; i=$((i + 1))";
+    let script = format!(
+        "#!/bin/sh\ni=0\nwhile [ $i -lt 11 ]; do {works}; done\nexec {} \"$@\"\n",
+        binary("bowline-shim").display()
+    );
+    write_program(&slow, &script);
+    let begun = Instant::now();
+    task.bowline("upgrade", ["--dry-run", "--shim", slow.to_str().expect("text")]).assert_says(task.id());
+    assert!(begun.elapsed() > Duration::from_secs(10), "it takes as long as one that hangs may");
     task.end();
     host.assert_nothing_left();
 }

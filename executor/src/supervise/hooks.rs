@@ -118,8 +118,11 @@ impl Supervisor {
             _ = has_ended => {}
             () = patience_is_over => {
                 tracing::warn!(id = %task.id, "the poststop hooks go on after the task");
-                // The folder goes, and with it the record, which may be of a later task then.
+                // The record goes with the folder, and may be of a later task when the hooks have ended.
                 task.facts.change(|facts| facts.record.poststop = None);
+                if task.folder.is_locked_by_us() {
+                    task.folder.remove_held();
+                }
             }
         }
     }

@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::time::Duration as Elapsed;
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, find_or_adopt};
-use bowline_executor::{Doing as _, Folder, Kind, PastShim, Result, StateDir};
+use bowline_client::{Presence, Shim, find_or_adopt, unknown};
+use bowline_executor::{Doing as _, Error, Folder, Kind, PastShim, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::ui::print::complain;
@@ -14,6 +14,13 @@ use crate::ui::progress;
 /// Returns the shim of a running task: a new one, if that died.
 pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
     bowline_client::live(&state.folder(id), id, &Programs::default()).await
+}
+
+/// Like [`live`], for a caller that waits for the end of this task, and not of a later one of its name.
+pub async fn live_pinned(state: &StateDir, id: &TaskId) -> Result<Shim> {
+    let unknown = |error: Error| if error.kind() == Kind::NotFound { unknown(id) } else { error };
+    let folder = state.folder(id).pinned().map_err(unknown)?;
+    bowline_client::live(&folder, id, &Programs::default()).await
 }
 
 /// Waits until the shim's task has ended, or its shim died: then a new one is started, and answers for the task if it can

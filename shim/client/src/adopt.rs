@@ -34,12 +34,12 @@ const MOST: usize = 20;
 /// # Errors
 /// As [`find`]; `Damaged` for the record of a task whose shim died; why a new shim could not take the task over.
 pub async fn find_or_adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<Presence> {
-    let folder = &pinned(folder, id)?;
+    let seen = pinned(folder, id)?;
     for _ in 0..MOST {
         // It may be one that we have started.
         children::collect();
         match find(folder, id).await? {
-            Presence::Dead if adopt(folder, id, programs).await? => {}
+            Presence::Dead if adopt(&seen, id, programs).await? => {}
             found => return Ok(found),
         }
     }

@@ -152,7 +152,7 @@ pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Program
 }
 
 async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<How> {
-    let mut until_launched = 0..POLLS;
+    let mut until_launched = 0..4 * POLLS;
     loop {
         let found = match find(folder, id).await {
             // No shim answers, and its records cannot be read.
@@ -208,7 +208,7 @@ enum Ending {
     Reported(Box<ExitReport>),
     /// The shim has no report: it died, or the launch was given up.
     ShimGone,
-    /// The shim was not asked to launch the task yet.
+    /// The shim was not asked to launch the task yet, or has given the launch up.
     NotLaunched,
 }
 
@@ -231,10 +231,11 @@ async fn end(mut shim: Shim, folder: &Folder, id: &TaskId, force: bool) -> Resul
         }
         Err(error) if error.kind() == Kind::Unavailable => Err(error),
         // The task may end before the shim gets the request.
-        Ok(()) | Err(_) => {
-            let report = shim.wait_answering().await?;
-            Ok(report.map_or(Ending::ShimGone, |report| Ending::Reported(Box::new(report))))
-        }
+        Ok(()) | Err(_) => match shim.wait_answering().await {
+            // Its launch was given up: whoever has begun that removes the folder in a moment.
+            Err(error) if error.kind() == Kind::WrongState => Ok(Ending::NotLaunched),
+            report => Ok(report?.map_or(Ending::ShimGone, |report| Ending::Reported(Box::new(report)))),
+        },
     }
 }
 

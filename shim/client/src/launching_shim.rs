@@ -97,7 +97,8 @@ impl Up {
             other => {
                 // Does no harm: the shim serves no task yet.
                 let _ = child.kill();
-                let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
+                let died = || Error::new(Kind::Internal, format!("the shim of {id} died as it started"));
+                let error = other.err().unwrap_or_else(died);
                 Err(give_up(By::Us(child), &folder, programs, error))
             }
         }

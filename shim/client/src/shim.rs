@@ -82,17 +82,18 @@ fn dead_because(id: &str, why: &str) -> Error {
     Error::new(Kind::WrongState, message).hint(format!("`bowline rm {id}` cleans up after it"))
 }
 
-/// Finds out who answers for the task in `folder`. A later task of this name is another one.
+/// Finds out who answers for the task in `folder`. A later task of this name is another one, to the shim that is found
+/// too if `folder` is pinned: many shims are kept where that would be a descriptor for each.
 ///
 /// # Errors
 /// `NotFound` when there is no such task; `Unavailable` when its shim accepts no connections and does not end.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
-    let folder = &pinned(folder, id)?;
+    let (asked, folder) = (folder, &pinned(folder, id)?);
     loop {
         let socket = socket_of(folder);
         let found = match connect_watched(folder).await {
             Ok((client, connection)) => {
-                let (id, folder, connection) = (id.to_owned(), folder.clone(), Some(Arc::new(connection)));
+                let (id, folder, connection) = (id.to_owned(), asked.clone(), Some(Arc::new(connection)));
                 return Ok(Presence::Live(Shim { client, id, folder, socket, connection }));
             }
             Err(_) if !folder.exists()? => return Err(unknown(id)),
@@ -173,7 +174,7 @@ fn report_in(folder: &Folder) -> Result<Option<ExitReport>> {
 }
 
 impl Shim {
-    /// The folder of the task, pinned: see [`Folder::pinned`].
+    /// The folder of the task; pinned if it was found so.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }

@@ -14,25 +14,35 @@ use crate::ui::print::say;
 pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {
     let ids = if all { orphans(state).await? } else { resolve_shims(state, names) };
     let act = |id: TaskId| {
-        let (state, seen) = (state.clone(), state.folder(&id).pinned());
+        let (state, seen) = (state.clone(), seen(state, &id));
         async move {
             let adopted = adopt(&state, &id).await;
-            if all && adopted.is_err() && is_over(&seen, &id).await { Ok(()) } else { adopted }
+            if all && adopted.is_err() && is_over(&state, &id, seen).await { Ok(()) } else { adopted }
         }
     };
     each_of(ids, act).with_progress(waiting).await
 }
 
+/// Which folder has this name now, for [`is_over`]: not its descriptor, as many are looked at.
+pub fn seen(state: &StateDir, id: &TaskId) -> Option<u64> {
+    state.folder(id).pinned().ok()?.inode()
+}
+
 /// Whether what was `seen` under this name has ended or is gone by now: a command about all has nothing to do with it.
-pub async fn is_over(seen: &Result<Folder>, id: &TaskId) -> bool {
-    let found = match seen {
-        Ok(folder) => find(folder, id).await,
-        Err(error) => Err(error.clone()),
-    };
-    match found {
+pub async fn is_over(state: &StateDir, id: &TaskId, seen_before: Option<u64>) -> bool {
+    if seen(state, id) != seen_before {
+        return true;
+    }
+    match find(&state.folder(id), id).await {
         Ok(Presence::Exited(_)) => true,
-        // Its shim is about to exit.
-        Ok(Presence::Live(shim)) => matches!(shim.folder().exit(), Ok(Some(_))),
+        // It is being made, by what is installed, or being removed.
+        Ok(Presence::Live(shim)) if shim.folder().is_sandbox() => {
+            matches!(shim.sandbox_state().await, Err(error) if error.kind() == Kind::NotFound)
+        }
+        // Its shim is about to exit, or the task is being launched.
+        Ok(Presence::Live(shim)) => {
+            matches!(shim.folder().exit(), Ok(Some(_))) || matches!(shim.state().await, Ok(None))
+        }
         Ok(Presence::Dead | Presence::Starting) => false,
         Err(error) => error.kind() == Kind::NotFound,
     }

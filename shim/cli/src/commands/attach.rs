@@ -17,7 +17,7 @@ use bowline_protocol::wire::proto::bowline::WindowSize;
 
 /// Runs `bowline attach`; exits with the task's code if the task ends.
 pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> {
-    let mut shim = reach::live(state, id).await?;
+    let mut shim = reach::live_pinned(state, id).await?;
     let folder = shim.folder().clone();
     // Trust the report: the shim may be about to exit.
     let ended = |error: Error| match folder.exit() {

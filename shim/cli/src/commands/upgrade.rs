@@ -33,13 +33,23 @@ pub async fn run(state: &StateDir, names: &[TaskRef], all: bool, dry_run: bool, 
     let wanted = Wanted { program: program(shim, Programs::shim)?.into(), installed, dry_run };
     let ids = if all { shims(state).await? } else { resolve_shims(state, names) };
     let act = |id: TaskId| {
-        let (state, wanted, seen) = (state.clone(), wanted.clone(), state.folder(&id).pinned());
+        let (state, wanted, seen) = (state.clone(), wanted.clone(), adopt::seen(state, &id));
         async move {
-            match upgrade(&state, &id, &wanted).await {
+            let upgraded = match upgrade(&state, &id, &wanted).await {
+                // It may have begun, or come to its end, meanwhile.
+                Err(error) if all && error.kind() == Kind::WrongState => {
+                    if adopt::is_over(&state, &id, seen).await {
+                        return Ok(());
+                    }
+                    upgrade(&state, &id, &wanted).await
+                }
+                upgraded => upgraded,
+            };
+            match upgraded {
                 // Its shim leaves, or it was removed.
                 Err(error) if all && error.kind() == Kind::NotFound => Ok(()),
                 Err(error) => {
-                    if all && adopt::is_over(&seen, &id).await {
+                    if all && adopt::is_over(&state, &id, seen).await {
                         Ok(())
                     } else {
                         Err(error)

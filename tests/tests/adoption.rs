@@ -191,7 +191,8 @@ fn a_stop_that_its_shim_did_not_hear_is_asked_of_the_next() {
         eventually("it has asked", || (task.socket_ends() >= 2).then_some(()));
         task.crash_shim();
         if by_others {
-            host.bowline(["adopt", task.id()]).assert_says(task.id());
+            // `stop` may have been quicker: then it has nothing to say.
+            host.bowline(["adopt", task.id()]).assert_code(0);
         }
         stop.finish().assert_code(0);
         task.wait().assert_code(6);

@@ -189,6 +189,7 @@ fn a_disk_that_is_full_for_a_while_loses_output_too() {
     let script = "echo lost; while [ ! -e /tmp/room ]; do sleep 0.01; done; echo after; exit 3";
     let toml = format!("command = 'sh'\nargs = ['-c', '{script}']\noutput.stdout = '{}'", file.display());
     let (task, run) = host.described(&toml).spawn();
+    host.adopt(task.id());
     task.wait_until_running();
     let dropped = || host.metrics().of_task("output_dropped_bytes_total", task.id(), "");
     eventually("it has nowhere to go", || (dropped() > 0.0).then_some(()));

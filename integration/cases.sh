@@ -40,6 +40,11 @@ results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 # shellcheck disable=SC2086
 run --logfile "$results" --exact $names && exit
+# A program that has died tells nothing of the cases that it had not ended.
+[ "$(wc -l <"$results")" -eq "$(echo "$names" | wc -l)" ] || {
+    echo "=== The program died: $(wc -l <"$results") of $(echo "$names" | wc -l) cases have a result"
+    exit 1
+}
 failed=$(sed -n 's/^failed //p' "$results")
 # The runner itself has failed, or too much has.
 [ -n "$failed" ] && [ "$(echo "$failed" | wc -l)" -le "$most_unstable" ] || exit 1

@@ -16,6 +16,7 @@ use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capabilities, LinuxCapabilities, LinuxResources, LinuxSeccomp, Mount, Process, Spec};
 use serde::Deserialize;
 
+use crate::tolerance::LARGEST_CONFIG;
 use crate::{hooks, inside_root, rootfs, tolerance};
 
 /// The name of the configuration file (OCI runtime specification, "Filesystem Bundle").
@@ -23,9 +24,6 @@ const CONFIG: &str = "config.json";
 
 /// The folder that a manager's layers are mounted into.
 const ROOT: &str = "rootfs";
-
-/// The most bytes of a configuration: what is read is held in memory.
-pub const LARGEST: u64 = 16 << 20;
 
 /// Where the layers of the bundle at `path` are mounted.
 pub fn root(path: &Path) -> PathBuf {
@@ -93,9 +91,9 @@ fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
     let what = || format!("cannot read {}", file.display());
     let opened = fs::File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&file);
     let mut text = Vec::new();
-    opened.doing(Kind::NotFound, what)?.take(LARGEST + 1).read_to_end(&mut text).doing(Kind::BadSpec, what)?;
-    if text.len() as u64 > LARGEST {
-        return Err(Error::new(Kind::BadSpec, format!("{} is larger than {LARGEST} bytes", file.display())));
+    opened.doing(Kind::NotFound, what)?.take(LARGEST_CONFIG + 1).read_to_end(&mut text).doing(Kind::BadSpec, what)?;
+    if text.len() as u64 > LARGEST_CONFIG {
+        return Err(Error::new(Kind::BadSpec, format!("{} is larger than {LARGEST_CONFIG} bytes", file.display())));
     }
     Ok((text, file))
 }

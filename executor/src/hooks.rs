@@ -22,10 +22,9 @@ use bowline_sys as sys;
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::bundle::LARGEST;
 use crate::page_release::FRUGAL;
 use crate::program::{Apart, Program};
-use crate::tolerance;
+use crate::tolerance::{self, LARGEST_CONFIG};
 use crate::worker;
 
 /// The timeout of a hook that sets none: a network may take long, but nothing waits for ever.
@@ -232,7 +231,7 @@ impl Poststop {
 pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let path = bundle.join("config.json");
     let what = || format!("cannot read {}", path.display());
-    let text = sys::read_file(&path, LARGEST).doing(Kind::NotFound, what)?;
+    let text = sys::read_file(&path, LARGEST_CONFIG).doing(Kind::NotFound, what)?;
     let (spec, _) = tolerance::spec(&text).doing(Kind::BadSpec, what)?;
     let container = Container { id, bundle, spec: &spec };
     let state = container.state(Point::Poststop, None)?;

@@ -141,7 +141,6 @@ pub use bowline_sys::{
     Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat, read_file,
     read_up_to, register_fd_for, report_signal,
 };
-pub use bundle::LARGEST as LARGEST_CONFIG;
 pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};
@@ -172,7 +171,7 @@ pub use stats::{
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
 pub use supervise::{BegunExec, Config, Handed, Leave, ShimCgroup};
-pub use tolerance::{process as parse_process, resources as parse_resources};
+pub use tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
 pub use undo::{LeftAlone, remove_folder, remove_unwritten, undo, undo_bundle, undo_rest};
 pub use unseen::OTHER_CGROUPS;
 

@@ -19,6 +19,9 @@ use serde_json::{Map, Value, json};
 
 use crate::oci::{self, Sent};
 
+/// The most bytes of a configuration: what is read is held in memory.
+pub const LARGEST_CONFIG: u64 = 16 << 20;
+
 /// Flags of the scheduler: the name that the specification gives them, and the one that oci-spec does.
 const SCHEDULER_FLAGS: [(&str, &str); 2] =
     [("SCHED_FLAG_RESET_ON_FORK", "SCHED_RESET_ON_FORK"), ("SCHED_FLAG_DL_OVERRUN", "SCHED_FLAG_D_L_OVERRUN")];

@@ -284,7 +284,7 @@ impl Rotated {
 /// The size of an open file that has still a name.
 fn still_there(current: &Current) -> Option<u64> {
     let meta = current.file.metadata().ok()?;
-    (meta.nlink() > 0).then(|| meta.len())
+    (meta.nlink() > 0).then_some(meta.len())
 }
 
 /// Opens the file, or makes it.

@@ -55,19 +55,16 @@ pub(super) fn with_units(names: Vec<String>) -> Vec<String> {
 
 /// Kills and removes what a failed test has left, so that no other fails by it.
 pub(super) fn clean_up(names: &[String], dir: &Path) {
-    for (pid, _) in processes(names) {
-        let Some(pid) = Pid::from_raw(pid) else { continue };
-        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        // Still ours after the pidfd was opened: it is no stranger's.
-        if describe(pid.as_raw_nonzero().get(), names).is_some() {
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        }
-    }
+    kill(names);
     for cgroup in cgroups(names) {
         let _ = fs::write(cgroup.join("freezer.state"), "THAWED");
         let _ = fs::write(cgroup.join("cgroup.freeze"), "0");
     }
-    eventually("the processes of a failed test end", || processes(names).is_empty().then_some(()));
+    // One that is not killed yet may have started others.
+    eventually("the processes of a failed test end", || {
+        kill(names);
+        processes(names).is_empty().then_some(())
+    });
     let mut cgroups = cgroups(names);
     cgroups.reverse();
     for cgroup in cgroups {
@@ -75,6 +72,17 @@ pub(super) fn clean_up(names: &[String], dir: &Path) {
     }
     for mount in mounts(names).iter().rev().filter(|mount| Path::new(mount).starts_with(dir)) {
         let _ = unmount(mount.as_str(), UnmountFlags::DETACH);
+    }
+}
+
+fn kill(names: &[String]) {
+    for (pid, _) in processes(names) {
+        let Some(pid) = Pid::from_raw(pid) else { continue };
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        // Still ours after the pidfd was opened: it is no stranger's.
+        if describe(pid.as_raw_nonzero().get(), names).is_some() {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
     }
 }
 

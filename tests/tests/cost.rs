@@ -96,9 +96,9 @@ fn cost_of_a_launch_in_system_calls() {
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
     let bare = || run("--init=false");
-    Recorded { v1: 1414, v2: 1410 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    Recorded { v1: 1400, v2: 1410 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1546, v2: 1530 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1534, v2: 1530 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 
@@ -124,13 +124,13 @@ fn cost_of_an_exec_in_system_calls() {
             task.exec("exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 128, v2: 128 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
+    Recorded { v1: 140, v2: 140 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
     let limited = || {
         of_the_shim(&host, &task, || {
             task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 142, v2: 132 }.assert_calls("an exec with a deadline", limited);
+    Recorded { v1: 154, v2: 144 }.assert_calls("an exec with a deadline", limited);
     let command = || {
         let mut exec = host.command(binary("bowline"));
         exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
@@ -146,7 +146,7 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
     let Some(host) = host() else { return };
     let task = idle(&host);
     let stats = || of_the_shim(&host, &task, || drop(task.stats()));
-    Recorded { v1: 108, v2: 141 }.assert_calls("statistics", stats);
+    Recorded { v1: 100, v2: 141 }.assert_calls("statistics", stats);
     task.end();
     let stop = || {
         let task = idle(&host);
@@ -169,7 +169,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
     eventually("its clients have gone", || (task.socket_ends() == 1).then_some(()));
     let before = count();
     Recorded { v1: 103, v2: 61 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
-    Recorded { v1: 332, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
+    Recorded { v1: 340, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
     }
@@ -183,7 +183,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
         eventually("it has left", || (streams() == 0).then_some(()));
     }
     settled(before);
-    Recorded { v1: 352, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
+    Recorded { v1: 360, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
     task.end();
     host.assert_nothing_left();
 }
@@ -262,10 +262,10 @@ fn cost_of_what_has_left_in_pages_is_none() {
 fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
     for (name, most) in [
-        ("bowline", 9222),
-        ("bowline-shim", 6798),
-        ("containerd-shim-bowline-v1", 7254),
-        ("nomad-driver-bowline", 4703),
+        ("bowline", 9364),
+        ("bowline-shim", 6955),
+        ("containerd-shim-bowline-v1", 7411),
+        ("nomad-driver-bowline", 4752),
     ] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;
         Recorded { v1: most, v2: most }.assert_holds(&format!("KiB of {name}"), size.div_ceil(1024), "");

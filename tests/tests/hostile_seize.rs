@@ -224,10 +224,10 @@ fn an_init_that_waits_is_never_seized_however_often_it_is_tried() {
         let said = attacker.stdout.text();
         said.lines().filter_map(|line| line.strip_prefix("refused ")?.parse::<u64>().ok()).next_back().unwrap_or(0)
     };
-    for _ in 0..if is_slow() { 2 } else { 10 } {
+    for _ in 0..if is_slow() { 2 } else { 4 } {
         shim.create(&victim, &Stdio::null()).expect("created");
         let before = refused();
-        eventually("it is tried", || (refused() > before + 3000).then_some(()));
+        eventually("it is tried", || (refused() > before + 1000).then_some(()));
         shim.start(&victim.id, "").expect("started");
         assert_eq!(shim.status_at_end(&victim.id, ""), 0);
         shim.delete(&victim.id, "").expect("it has ended");

@@ -332,13 +332,30 @@ impl Executor {
         self.begun().await?.wait(id).await
     }
 
-    /// Checks that the folder of the task has this inode, if it has any: a later task of the same name has another.
+    /// Like [`Self::wait`], for the task whose folder has this inode, where that is given: see [`Self::check_folder`].
     ///
     /// # Errors
-    /// `NotFound` when the task is another one.
-    pub fn check_folder(&self, id: &TaskId, inode: Option<u64>) -> Result<()> {
+    /// `NotFound` also when the task is another one.
+    pub async fn wait_in(&self, id: &TaskId, inode: Option<u64>) -> Result<ExitReport> {
+        if inode.is_some() {
+            self.begun().await?.launched(id).await;
+            self.check_folder(id, inode).await?;
+        }
+        self.wait(id).await
+    }
+
+    /// Checks that the folder of the task has this inode, where one is given: a later task of the same name has another.
+    /// Which task it is shows once its launch has made it, or has failed.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such task, or it is another one.
+    pub async fn check_folder(&self, id: &TaskId, inode: Option<u64>) -> Result<()> {
         let Some(inode) = inode else { return Ok(()) };
-        let Ok(task) = self.supervisor()?.task(id) else { return Ok(()) };
+        let supervisor = self.begun().await?;
+        if supervisor.task(id).is_err() {
+            supervisor.launched(id).await;
+        }
+        let task = supervisor.task(id)?;
         match std::fs::symlink_metadata(task.folder.path()) {
             Ok(folder) if folder.ino() == inode => Ok(()),
             _ => Err(Error::new(Kind::NotFound, format!("there is no such task here, but another one named {id}"))),

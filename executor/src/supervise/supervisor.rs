@@ -446,7 +446,7 @@ impl Supervisor {
     }
 
     /// Waits until no task with this id is being launched.
-    pub(super) async fn launched(&self, id: &TaskId) {
+    pub async fn launched(&self, id: &TaskId) {
         self.facts.until_it(|facts| !facts.launching.contains(id)).await;
     }
 

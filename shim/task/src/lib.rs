@@ -287,8 +287,7 @@ impl Service {
 
     async fn wait(&self, request: TaskRequest) -> Answer<WaitResponse> {
         let id = id(&request.id)?;
-        self.executor.check_folder(&id, request.folder).map_err(|e| to_status(&e))?;
-        let report = self.executor.wait(&id).await.map_err(|e| to_status(&e))?;
+        let report = self.executor.wait_in(&id, request.folder).await.map_err(|e| to_status(&e))?;
         Ok(WaitResponse { report: json(&report)?, ..WaitResponse::default() })
     }
 
@@ -305,7 +304,7 @@ impl Service {
         let signal = request.signal.map(signal).transpose()?;
         let grace = request.grace_ms.map(Duration::from_millis);
         let id = id(&request.id)?;
-        self.executor.check_folder(&id, request.folder).map_err(|e| to_status(&e))?;
+        self.executor.check_folder(&id, request.folder).await.map_err(|e| to_status(&e))?;
         let done = self.executor.shutdown(&id, signal, grace).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }

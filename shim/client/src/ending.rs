@@ -59,7 +59,7 @@ pub async fn stop(
 ) -> Result<ExitReport> {
     let grace = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
     let folder = &pinned(folder, id)?;
-    let mut was_asked = false;
+    let (mut was_asked, mut until_launched) = (false, 0..4 * POLLS);
     loop {
         let mut shim = match find_or_adopt(folder, id, programs).await? {
             Presence::Live(shim) => shim,
@@ -75,6 +75,14 @@ pub async fn stop(
             && error.kind() == Kind::Unavailable
         {
             return Err(error.clone());
+        }
+        // The shim was not asked to launch the task yet: waiting now would be for the end of a task that nobody has stopped.
+        if matches!(&asked, Err(error) if error.kind() == Kind::NotFound) && is_held(folder)? {
+            if until_launched.next().is_none() {
+                return Err(starting(id));
+            }
+            sleep(BETWEEN_POLLS).await;
+            continue;
         }
         was_asked |= asked.is_ok();
         let waited = shim.wait_answering().await;

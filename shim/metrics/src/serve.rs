@@ -61,7 +61,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// How much longer an answer in progress may take after that, or when the server ends.
 const LAST: Duration = Duration::from_secs(3);
 
-/// The answer to a client for whom there is no room.
+/// The answer to a client when no place is free.
 const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 32\r\n\r\n\
       this user has too many requests\n";
 

@@ -81,7 +81,7 @@ impl Launch {
     pub(crate) fn foreground(&self) -> [Option<PathBuf>; 2] {
         [&self.stdout, &self.stderr].map(|target| match target {
             Target::Foreground(path) => Some(path.clone()),
-            Target::Null | Target::Path(_) | Target::Own(_) => None,
+            Target::Null | Target::Path(_) | Target::Own(_) | Target::ForegroundPipe(_) => None,
         })
     }
 }

@@ -427,7 +427,7 @@ fn what_a_command_that_was_killed_has_left_is_removed() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     // As it is attached.
-    let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
+    let exec = task.spawn_exec(["-i"], "echo begun; exec sleep 1000");
     exec.wait_for_out("begun");
     let attached = || {
         let entries = fs::read_dir(task.file("")).expect("a folder").flatten();

@@ -136,6 +136,22 @@ fn our_own_exec_has_pipes() {
     host.assert_nothing_left();
 }
 
+/// The shim cannot open the pipes of a process whose pid it does not see, and another process may have that pid.
+#[test]
+fn an_exec_from_another_pid_namespace_has_its_output() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let look = "readlink /proc/self/fd/1 | cut -d: -f1; echo err >&2; exit 7";
+    for flags in ["-pf", "-pf --mount-proc"] {
+        let mut unshare = host.command("unshare");
+        unshare.args(flags.split(' ')).arg(binary("bowline")).args(["exec", task.id(), "--", "sh", "-c", look]);
+        let ran = host.execute(unshare);
+        assert_eq!((ran.assert_code(7).out(), ran.err()), ("pipe".into(), "err".into()), "{flags}");
+    }
+    task.end();
+    host.assert_nothing_left();
+}
+
 #[test]
 fn what_goes_to_one_file_by_both_streams_stays_in_order_and_whole() {
     let host = Host::new();

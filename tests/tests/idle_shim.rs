@@ -46,7 +46,7 @@ fn with_all_streams(host: &Host, then: impl FnOnce(&Sandbox<'_>, &[&Task<'_>])) 
     exec_at_terminal.wait_for("begun");
     let is_attached = |target: &String| target.contains("/attach-") && target.ends_with("/stdout");
     let attachments = || bowline_tests::harness::fds_of(sandbox.shim_pid()).into_iter().filter(is_attached).count();
-    eventually("all are attached", || (attachments() >= 4).then_some(()));
+    eventually("all are attached", || (attachments() >= 3).then_some(()));
     then(&sandbox, &[&task, &at_terminal, &at_file, &unlogged]);
     for ends in [&unlogged, &at_file, &at_terminal, &task] {
         ends.end();

@@ -7,9 +7,9 @@
 //!      └──── file, or a pipe that a FIFO or guests feed ◄── input
 //! ```
 //!
-//! If the shim need not see the output, the process gets a manager's FIFO directly, or a pipe that the shim copies into
-//! the FIFO where the manager must be able to end it (`relay`). It never gets a file, nor a FIFO of our own client: a
-//! process that holds a host file can change its mode, its owner and its content.
+//! If the shim need not see the output, the process gets a manager's FIFO or our own client's pipe directly, or a pipe
+//! that the shim copies into the FIFO where the manager must be able to end it (`relay`). It never gets a file, nor a
+//! FIFO of our own client: a process that holds a host file can change its mode, its owner and its content.
 //!
 //! A slow FIFO reader holds up its own stream only. A file that cannot be written, or a reader that
 //! has gone, holds up nothing: the lost bytes are counted. When the client that has the process in
@@ -57,7 +57,7 @@ pub use terminal::{WindowSize, Wish};
 
 use crate::log;
 use outlet::Outlet;
-pub use outlet::Target;
+pub use outlet::{CallersPipe, Target};
 use relay::Relay;
 pub use relay::{Release, Released, all_releases_taken};
 pub use stream::Progress;
@@ -82,7 +82,7 @@ pub struct Connections<'a> {
     pub tails: [Tail; 2],
     /// The size of its terminal, if it gets one.
     pub terminal: Option<WindowSize>,
-    /// Whether output goes straight to the FIFOs that `stdout` and `stderr` name, unseen by the
+    /// Whether output goes straight to the FIFOs or pipes that `stdout` and `stderr` name, unseen by the
     /// shim. A terminal always sits in between, and so does a pipe when a target is not a FIFO, or is that of a client in
     /// the foreground: no file of the host is handed to a process but a manager's FIFO.
     pub direct: bool,
@@ -346,6 +346,9 @@ impl Pumps {
                 (null, _) if is_null(&null)? => return Ok(End::Null),
                 (file, kind) => Outlet::to(file, kind)?,
             },
+            Target::ForegroundPipe(pipe) if way.direct => {
+                return Ok(End::Fd(handed_over(pipe.open()?.0, &pipe.path, way.owner)?));
+            }
             target => Outlet::open(target)?,
         };
         let (read, write) = pipe()?;

@@ -38,6 +38,31 @@ pub enum Target {
     /// A FIFO of the client that has the process in its foreground: once that reader has gone, the
     /// process's next write fails.
     Foreground(PathBuf),
+    /// A pipe of that client's, which the process may hold: there is no file to it.
+    ForegroundPipe(CallersPipe),
+}
+
+/// A pipe of another process's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallersPipe {
+    /// Its name in `/proc/PID/fd`, where another process may have that pid by now.
+    pub path: PathBuf,
+    /// What tells it from any other pipe.
+    pub inode: u64,
+}
+
+impl CallersPipe {
+    /// Opens it for writing.
+    ///
+    /// # Errors
+    /// `BadSpec` if it cannot be opened; `Unavailable` if another file is there by now.
+    pub fn open(&self) -> Result<(File, FileType)> {
+        let (file, meta) = known(open_now(&self.path, false, 0), &self.path)?;
+        if !meta.file_type().is_fifo() || meta.ino() != self.inode {
+            return Err(Error::new(Kind::Unavailable, format!("{}: it is another file by now", what(&self.path))));
+        }
+        Ok((file, meta.file_type()))
+    }
 }
 
 /// How long a guest may take nothing before the task goes on without it.
@@ -151,6 +176,7 @@ impl Outlet {
             Target::Null => Ok(Outlet::new(Sink::Null, Reader::Own)),
             Target::Path(path) | Target::Own(path) => Outlet::of(open(target, path)?, path, Reader::Own),
             Target::Foreground(path) => Outlet::read(path, Reader::Foreground),
+            Target::ForegroundPipe(pipe) => Outlet::of(pipe.open()?, &pipe.path, Reader::Foreground),
         }
     }
 
@@ -159,6 +185,7 @@ impl Outlet {
         match target {
             Target::Null => Ok(Outlet::new(Sink::Null, Reader::Guest)),
             Target::Path(path) | Target::Own(path) | Target::Foreground(path) => Outlet::read(path, Reader::Guest),
+            Target::ForegroundPipe(pipe) => Outlet::of(pipe.open()?, &pipe.path, Reader::Guest),
         }
     }
 

@@ -49,6 +49,8 @@ pub mod launching_shim;
 #[doc(hidden)]
 pub mod nomad_labels;
 #[doc(hidden)]
+pub mod output_pipe;
+#[doc(hidden)]
 pub mod patience;
 #[doc(hidden)]
 pub mod sandbox;

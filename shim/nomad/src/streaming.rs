@@ -5,11 +5,14 @@
 //!        ◄─stdout, stderr─ [FIFOs] ◄──────┘
 //! ```
 //!
-//! The FIFOs are in the task's folder, under a name that `bowline gc` knows. When the host leaves, the command is killed.
+//! The FIFOs are in the task's folder, under a name that `bowline gc` knows. The outputs are pipes where the shim sees us.
+//! When the host leaves, the command is killed.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use bowline_client::output_pipe::OutputPipe;
 use bowline_client::{Presence, Shim, find_or_adopt};
 use bowline_executor::{ATTACHED, Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse, WindowSize};
@@ -49,36 +52,56 @@ struct Streams {
     /// Keeps what was written for a command that has not opened its stdin yet, also once the host has closed that.
     _unread: pipe::Receiver,
     stdin: Option<pipe::Sender>,
-    stdout: pipe::Receiver,
+    stdout: Stream,
     /// Without a terminal, which has one stream for all.
-    stderr: Option<pipe::Receiver>,
+    stderr: Option<Stream>,
+}
+
+/// An output of the command.
+struct Stream {
+    from: pipe::Receiver,
+    /// What the shim opens.
+    path: String,
+    /// What it opens is another end of this.
+    pipe: Option<OutputPipe>,
+}
+
+impl Stream {
+    fn fifo(path: &Path) -> io::Result<Stream> {
+        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+        let from = pipe::OpenOptions::new().open_receiver(path)?;
+        Ok(Stream { from, path: path.to_string_lossy().into_owned(), pipe: None })
+    }
+
+    fn pipe() -> io::Result<Stream> {
+        let (read, pipe) = OutputPipe::new()?;
+        Ok(Stream { from: pipe::Receiver::from_owned_fd(read)?, path: pipe.path(), pipe: Some(pipe) })
+    }
+
+    fn inode(&self) -> Option<u64> {
+        self.pipe.as_ref().map(|pipe| pipe.inode)
+    }
 }
 
 impl Streams {
-    fn make(known: &Known, tty: bool) -> Result<Streams> {
+    fn make(known: &Known, tty: bool, shim: &Shim) -> Result<Streams> {
         let at = known.folder();
         let what = || format!("cannot make FIFOs in {}", at.path().display());
         let prefix = format!("{ATTACHED}{}-", std::process::id());
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(at.path()).doing(Kind::Internal, what)?;
-        let make = |name: &str| {
-            let path = folder.path().join(name);
-            mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).map(|()| path)
-        };
-        let made = || -> std::io::Result<_> {
-            let open = |path: &Path| pipe::OpenOptions::new().open_receiver(path);
-            let input = make("stdin")?;
-            let unread = open(&input)?;
-            let stdin = pipe::OpenOptions::new().open_sender(&input)?;
-            let stdout = open(&make("stdout")?)?;
-            let stderr = if tty { None } else { Some(open(&make("stderr")?)?) };
+        let path = |name: &str| folder.path().join(name);
+        // The shim reads a terminal anyway.
+        let pipes = !tty && shim.sees_us();
+        let output = |name: &str| if pipes { Stream::pipe() } else { Stream::fifo(&path(name)) };
+        let made = || -> io::Result<_> {
+            let Stream { from: unread, path: input, .. } = Stream::fifo(&path("stdin"))?;
+            let stdin = pipe::OpenOptions::new().open_sender(input)?;
+            let stdout = output("stdout")?;
+            let stderr = if tty { None } else { Some(output("stderr")?) };
             Ok((unread, stdin, stdout, stderr))
         };
         let (unread, stdin, stdout, stderr) = made().doing(Kind::Internal, what)?;
         Ok(Streams { folder, _unread: unread, stdin: Some(stdin), stdout, stderr })
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_string_lossy().into_owned()
     }
 
     /// The request to the shim, with a terminal of this size if the command wants one.
@@ -86,9 +109,11 @@ impl Streams {
         ExecRequest {
             command: setup.command,
             env: setup.tty.then(|| TERM.to_owned()).into_iter().collect(),
-            stdin: self.path("stdin"),
-            stdout: self.path("stdout"),
-            stderr: if setup.tty { String::new() } else { self.path("stderr") },
+            stdin: self.folder.path().join("stdin").to_string_lossy().into_owned(),
+            stdout: self.stdout.path.clone(),
+            stderr: self.stderr.as_ref().map(|stderr| stderr.path.clone()).unwrap_or_default(),
+            stdout_inode: self.stdout.inode(),
+            stderr_inode: self.stderr.as_ref().and_then(Stream::inode),
             foreground: true,
             direct: true,
             terminal: setup.tty.then(|| told.unwrap_or_else(|| size(ROWS, COLUMNS))).into(),
@@ -117,7 +142,7 @@ pub async fn run(
 ) -> std::result::Result<(), Status> {
     let failed = |error: Error| error_codes::of(&error);
     let shim = live(known, settings).await.map_err(failed)?;
-    let mut streams = Streams::make(known, setup.tty).map_err(failed)?;
+    let mut streams = Streams::make(known, setup.tty, &shim).map_err(failed)?;
     let (name, stdin, tty) = (streams.name(), streams.stdin.take(), setup.tty);
     let mut host = Host { messages: host, size: None, first: None };
     if setup.tty {
@@ -267,10 +292,10 @@ impl Output<'_> {
         let Streams { stdout, stderr, .. } = &mut *self.streams;
         let stderr = async {
             if let Some(stderr) = stderr {
-                copy(stderr, self.items, stderr_of).await;
+                copy(&mut stderr.from, self.items, stderr_of).await;
             }
         };
-        tokio::join!(copy(stdout, self.items, stdout_of), stderr);
+        tokio::join!(copy(&mut stdout.from, self.items, stdout_of), stderr);
     }
 
     /// Passes on what is written already, and closes both streams. What the command has left running may keep them open.
@@ -279,7 +304,8 @@ impl Output<'_> {
         for (from, made) in streams {
             let mut buffer = vec![0; CHUNK];
             // Past the event loop, which may not have heard of the last bytes.
-            let read = |buffer: &mut Vec<u8>| from.and_then(|from| rustix::io::read(from, buffer.as_mut_slice()).ok());
+            let read =
+                |buffer: &mut Vec<u8>| from.and_then(|from| rustix::io::read(&from.from, buffer.as_mut_slice()).ok());
             while let Some(length @ 1..) = read(&mut buffer) {
                 self.items.send(Ok(made(data(&buffer[..length])))).await;
             }

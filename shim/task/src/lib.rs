@@ -11,8 +11,8 @@ use bowline_executor::handover::Fd;
 use bowline_executor::secrets::Secrets;
 use bowline_executor::upgrade::{Manager, ManagerPart};
 use bowline_executor::{
-    Attachment, BegunExec, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Lock, Result,
-    Secret, Target, VERSION, WindowSize,
+    Attachment, BegunExec, CallersPipe, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch,
+    Lock, Result, Secret, Target, VERSION, WindowSize,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -193,11 +193,13 @@ fn target(path: &str) -> Target {
     if path.is_empty() { Target::Null } else { Target::Path(PathBuf::from(path)) }
 }
 
-/// The target of an output stream; a path that a user reads in the foreground becomes `Foreground`.
-fn read_by(path: &str, foreground: bool) -> Target {
-    match target(path) {
-        Target::Path(path) if foreground => Target::Foreground(path),
-        target => target,
+/// The target of an output stream; a path that a user reads in the foreground becomes `Foreground`, and a pipe of that
+/// user's, with this inode, `ForegroundPipe`.
+fn read_by(path: &str, foreground: bool, inode: Option<u64>) -> Target {
+    match (target(path), inode) {
+        (Target::Path(path), Some(inode)) if foreground => Target::ForegroundPipe(CallersPipe { path, inode }),
+        (Target::Path(path), None) if foreground => Target::Foreground(path),
+        (target, _) => target,
     }
 }
 
@@ -271,8 +273,8 @@ impl Service {
         let task = task.map_err(|invalid| to_status(&invalid.into()))?;
         let launch = Launch {
             stdin: input(&request.stdin),
-            stdout: read_by(&request.stdout, request.foreground),
-            stderr: read_by(&request.stderr, request.foreground),
+            stdout: read_by(&request.stdout, request.foreground, None),
+            stderr: read_by(&request.stderr, request.foreground, None),
             size: size(&request.size),
             attached: request.attach.into_option().map(attachment),
             durable: request.durable,
@@ -331,8 +333,8 @@ impl Service {
             timeout: request.timeout_ms.map(Duration::from_millis),
             direct: request.direct,
             released: None,
-            stdout: read_by(&request.stdout, request.foreground),
-            stderr: read_by(&request.stderr, request.foreground),
+            stdout: read_by(&request.stdout, request.foreground, request.stdout_inode),
+            stderr: read_by(&request.stderr, request.foreground, request.stderr_inode),
             tail_bytes: request.tail_bytes.map(|bytes| bytes as usize),
             separate: request.separate,
             stdin: input(&request.stdin),

@@ -10,7 +10,7 @@ use crate::ui::outcome;
 use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::signals::{ENDING, PassedOn, Signals};
-use crate::ui::streams::Outputs;
+use crate::ui::streams::{Outputs, Through};
 use crate::ui::terminal;
 use bowline_client::{Presence, Shim, dead, exited, starting};
 use bowline_protocol::wire::proto::bowline::WindowSize;
@@ -32,7 +32,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let input = task.takes_input && !args.no_stdin;
     let raw = task.terminal && input && terminal::is_stdin();
     let outputs = Outputs { stdout: true, stderr: !task.terminal };
-    let wish = Wish { input, outputs, outlives: false, raw, keys: args.detach.detach_keys };
+    let wish = Wish { input, outputs, through: Through::Fifos, raw, keys: args.detach.detach_keys };
     let (mut session, mut passed_on) = (Session::begin(&folder, &wish, Signals::watch(&ENDING)?)?, PassedOn::default());
     match shim.attach(session.attachment()).await {
         Ok(true) if raw => redraw(&shim).await,

@@ -16,7 +16,7 @@ use crate::reach;
 use crate::ui::json;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::signals::{ENDING, PassedOn, Signals};
-use crate::ui::streams::Outputs;
+use crate::ui::streams::{Outputs, Through};
 use crate::ui::terminal;
 use bowline_client::Shim;
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
@@ -76,16 +76,18 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         terminal::require()?;
     }
     let outputs = Outputs { stdout: !json, stderr: !json && !tty };
-    let wish =
-        Wish { input: args.interactive, outputs, outlives: false, raw: tty, keys: args.detach.detach_keys.clone() };
+    let through = if shim.sees_us() { Through::Pipes } else { Through::Fifos };
+    let wish = Wish { input: args.interactive, outputs, through, raw: tty, keys: args.detach.detach_keys.clone() };
     let mut session = Session::begin(&folder, &wish, Signals::watch(&ENDING)?)?;
     let name = session.name();
-    let streams = session.attachment();
+    let (streams, [stdout, stderr]) = (session.attachment(), session.outputs());
     let timeout = args.timeout.map(|timeout| timeout.as_std());
     let mut request = ExecRequest {
         stdin: streams.stdin,
         stdout: streams.stdout,
         stderr: streams.stderr,
+        stdout_inode: stdout.inode,
+        stderr_inode: stderr.inode,
         foreground: true,
         terminal: tty.then(terminal::size).into(),
         name: name.clone(),
@@ -141,7 +143,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             }
         }
     };
-    // A terminal is closed once everything is written. Other FIFOs hold all that the command itself wrote by now, but
+    // A terminal is closed once everything is written. Pipes hold all that the command itself wrote by now, but
     // processes that it left running may keep them open.
     let passed = match (&outcome, tty) {
         (Ok(_), true) => session.until_closed(),

@@ -29,7 +29,7 @@ use crate::ui::detach::DetachKeys;
 use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::signals::{ENDING, Signals};
-use crate::ui::streams::Outputs;
+use crate::ui::streams::{Outputs, Through};
 use crate::ui::{json, outcome, terminal};
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
@@ -50,7 +50,9 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         Err(code) => return Ok(code),
     };
     let outputs = outputs(&task, json);
-    let wish = Wish { input: interactive, outputs, outlives: task.init() && !task.terminal, raw, keys };
+    // A task with an init may outlive its shim, and its output goes on then.
+    let through = if task.init() && !task.terminal { Through::CountedFifos } else { Through::Fifos };
+    let wish = Wish { input: interactive, outputs, through, raw, keys };
     let mut session = match Session::begin(up.folder(), &wish, signals) {
         Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),

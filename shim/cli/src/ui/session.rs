@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::ui::detach::{DetachKeys, Typing};
 use crate::ui::signals::Signals;
-use crate::ui::streams::{InputFifo, Outputs, Streams};
+use crate::ui::streams::{InputFifo, Outputs, Streams, Through, WritingEnd};
 use crate::ui::terminal::RawMode;
 use bowline_protocol::wire::proto::bowline::AttachRequest;
 
@@ -24,8 +24,8 @@ pub struct Wish {
     pub input: bool,
     /// The outputs of the task that come to us.
     pub outputs: Outputs,
-    /// The task may outlive its shim, and its output goes on then.
-    pub outlives: bool,
+    /// What those come through.
+    pub through: Through,
     /// Our terminal is given to the task: keys are passed on raw.
     pub raw: bool,
     /// The keys that detach from the terminal.
@@ -56,13 +56,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates the FIFOs in the task's folder, and makes our terminal raw if the task gets it, before anything is
+    /// Creates the FIFOs in the task's folder, or pipes, and makes our terminal raw if the task gets it, before anything is
     /// written to it. [`Session::happened`] reports `signals`, which no longer end us.
     pub fn begin(folder: &Folder, wish: &Wish, signals: Signals) -> Result<Session> {
         if wish.raw {
             signals.watch_too(&[SIGWINCH, SIGCONT])?;
         }
-        let (streams, unread) = Streams::attach(folder, wish.outputs, wish.outlives)?;
+        let (mut streams, unread) = Streams::attach(folder, wish.outputs, wish.through)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
         let raw = (wish.raw && wish.input).then(RawMode::enter).transpose()?;
@@ -76,12 +76,17 @@ impl Session {
         &mut self.signals
     }
 
+    /// What the shim writes stdout and stderr to.
+    pub fn outputs(&self) -> [&WritingEnd; 2] {
+        [&self.streams.stdout, &self.streams.stderr]
+    }
+
     /// The request that gives the shim the paths of the FIFOs.
     pub fn attachment(&self) -> AttachRequest {
         AttachRequest {
             stdin: self.stdin.clone(),
-            stdout: self.streams.stdout.clone(),
-            stderr: self.streams.stderr.clone(),
+            stdout: self.streams.stdout.path.clone(),
+            stderr: self.streams.stderr.path.clone(),
             ..AttachRequest::default()
         }
     }

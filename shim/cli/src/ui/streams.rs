@@ -1,5 +1,5 @@
-//! Passes a task's streams through: FIFOs that the shim opens, and a thread for each that copies to our stdout or
-//! stderr, or from our stdin.
+//! Passes a task's streams through: FIFOs or pipes that the shim opens, and a thread for each that copies to our stdout
+//! or stderr, or from our stdin.
 //!
 //! A thread for an output begins once something comes: most commands are silent on one stream or both, and two threads
 //! are 0.1 of the 2.8 ms that an exec takes. A copy ends when the FIFO ends or our own reader is gone. It then closes
@@ -15,7 +15,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use bowline_client::output_pipe::OutputPipe;
 use bowline_executor::{ATTACHED, Counter, Doing, Error, Folder, Kind, Result, register_fd_for};
+use jiff::Timestamp;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, inotify, mknodat};
@@ -42,15 +44,34 @@ pub struct Outputs {
     pub stderr: bool,
 }
 
-/// The FIFOs of one attachment, and the copies of what comes through them.
+/// What outputs come through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Through {
+    /// FIFOs, which any shim can open that sees the task's folder.
+    Fifos,
+    /// FIFOs where what is read is counted, for a shim that takes the task over.
+    CountedFifos,
+    /// Pipes, for a shim that [sees us](bowline_client::Shim::sees_us).
+    Pipes,
+}
+
+/// What one output of a task is written to.
+#[derive(Debug, Clone, Default)]
+pub struct WritingEnd {
+    /// Its path for the shim; empty if the output is not passed on.
+    pub path: String,
+    /// The inode of a pipe.
+    pub inode: Option<u64>,
+}
+
+/// The FIFOs or pipes of one attachment, and the copies of what comes through them.
 pub struct Streams {
-    /// The path that the shim writes stdout to; empty if stdout is not passed on.
-    pub stdout: String,
-    /// The path that the shim writes stderr to; empty if stderr is not passed on.
-    pub stderr: String,
-    folder: TempDir,
-    /// Writing ends of our own: a FIFO does not end when a shim dies, as the next one may open it again.
-    kept_open: Vec<File>,
+    pub stdout: WritingEnd,
+    pub stderr: WritingEnd,
+    folder: OwnFolder,
+    /// Writing ends of our own: a FIFO does not end when a shim dies, as the next one may open it again, and a pipe is
+    /// there for the shim to open.
+    kept_open: Vec<OwnedFd>,
     /// The copies to our stdout and stderr that have not begun.
     waiting: [Option<Copying>; 2],
     copies: Vec<JoinHandle<Result<()>>>,
@@ -59,37 +80,45 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Creates the FIFOs in the task's folder; what is read is `counted` for a shim that takes the task over. The
-    /// receiver fires when stdout can no longer be written, because its reader is gone or space has run out.
-    pub fn attach(folder: &Folder, wanted: Outputs, counted: bool) -> Result<(Streams, oneshot::Receiver<()>)> {
+    /// Creates the FIFOs in the task's folder, or the pipes. The receiver fires when stdout can no longer be written,
+    /// because its reader is gone or space has run out.
+    pub fn attach(folder: &Folder, wanted: Outputs, through: Through) -> Result<(Streams, oneshot::Receiver<()>)> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
-        // The pid in the name lets `gc` recognise what a killed process has left.
-        let prefix = format!("{ATTACHED}{}-", std::process::id());
-        let own = tempfile::Builder::new().prefix(&prefix).tempdir_in(folder.path()).doing(Kind::Internal, what)?;
+        let mut own = OwnFolder::of(folder);
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
         let mut kept_open = Vec::new();
         let mut prepare = |name: &'static str, output: BorrowedFd<'static>, end: Option<oneshot::Sender<()>>| {
-            let path = own.path().join(name);
-            let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
-            kept_open.push(File::options().write(true).open(&path).doing(Kind::Internal, what)?);
+            let (from, written, counter) = if through == Through::Pipes {
+                let (read, pipe) = OutputPipe::new().doing(Kind::Internal, || "cannot make a pipe")?;
+                rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, || "cannot set up a pipe")?;
+                let written = WritingEnd { path: pipe.path(), inode: Some(pipe.inode) };
+                kept_open.push(pipe.into());
+                (File::from(read), written, None)
+            } else {
+                let path = own.path(name).doing(Kind::Internal, what)?;
+                let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
+                kept_open.push(File::options().write(true).open(&path).doing(Kind::Internal, what)?.into());
+                let written = WritingEnd { path: path.to_string_lossy().into_owned(), inode: None };
+                // Without one, the last piece may come twice where a shim is killed.
+                let counted = through == Through::CountedFifos && Counter::make(&path).is_ok();
+                (fifo, written, counted.then_some(path))
+            };
             let no_more = no_more.try_clone().doing(Kind::Internal, what)?;
-            // Without one, the last piece may come twice where a shim is killed.
-            let counted = counted && Counter::make(&path).is_ok();
-            let fifo = register_fd_for(fifo, Interest::READABLE).doing(Kind::Internal, what)?;
+            let from = register_fd_for(from, Interest::READABLE).doing(Kind::Internal, what)?;
             let reader = match output.try_clone_to_owned().and_then(|fd| register_fd_for(fd, LEFT)) {
                 // Nobody has to read from a file.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
                 reader => Some(reader.doing(Kind::Internal, || format!("cannot watch {name}"))?),
             };
-            Ok::<_, Error>(Copying { name, path, fifo, counted, no_more, output, reader, end })
+            Ok::<_, Error>((written, Copying { name, from, counter, no_more, output, reader, end }))
         };
         let (end, unread) = oneshot::channel();
         let stdout = wanted.stdout.then(|| prepare("stdout", rustix::stdio::stdout(), Some(end))).transpose()?;
         let stderr = wanted.stderr.then(|| prepare("stderr", rustix::stdio::stderr(), None)).transpose()?;
-        let waiting = [stdout, stderr];
-        let [stdout, stderr] = waiting.each_ref().map(|copy| copy.as_ref().map(Copying::path).unwrap_or_default());
-        let copies = Vec::new();
+        let ((stdout, out), (stderr, err)) = (stdout.unzip(), stderr.unzip());
+        let (stdout, stderr) = (stdout.unwrap_or_default(), stderr.unwrap_or_default());
+        let (waiting, copies) = ([out, err], Vec::new());
         Ok((Streams { stdout, stderr, folder: own, kept_open, waiting, copies, writers_may_come }, unread))
     }
 
@@ -107,12 +136,12 @@ impl Streams {
 
     /// A name that no other attachment to the task has.
     pub fn name(&self) -> String {
-        self.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.folder.name.clone()
     }
 
     /// Creates the FIFO that our stdin goes to.
-    pub fn input(&self) -> Result<InputFifo> {
-        let path = self.folder.path().join("stdin");
+    pub fn input(&mut self) -> Result<InputFifo> {
+        let path = self.folder.path("stdin").doing(Kind::Internal, || "cannot make a folder for a FIFO")?;
         let what = || format!("cannot make {}", path.display());
         // Open it for writing and reading, so that it has both ends from the start: a reader that opens it then waits
         // for bytes instead of seeing its end.
@@ -145,13 +174,37 @@ impl Streams {
     }
 }
 
+/// A folder of ours in the task's folder, once something is in it.
+struct OwnFolder {
+    within: PathBuf,
+    /// Names us, and this attachment among all of the task's: the pid lets `gc` recognise what a killed process has left.
+    name: String,
+    made: Option<TempDir>,
+}
+
+impl OwnFolder {
+    fn of(folder: &Folder) -> OwnFolder {
+        let name = format!("{ATTACHED}{}-{:x}", std::process::id(), Timestamp::now().as_nanosecond());
+        OwnFolder { within: folder.path().to_owned(), name, made: None }
+    }
+
+    /// The path of what has this name in it.
+    fn path(&mut self, name: &str) -> io::Result<PathBuf> {
+        let made = match self.made.take() {
+            Some(made) => made,
+            None => tempfile::Builder::new().prefix(&self.name).rand_bytes(0).tempdir_in(&self.within)?,
+        };
+        Ok(self.made.insert(made).path().join(name))
+    }
+}
+
 /// A copy of one output that has not begun.
 struct Copying {
     name: &'static str,
-    path: PathBuf,
-    fifo: AsyncFd<File>,
-    /// What is read is counted.
-    counted: bool,
+    /// The reading end of a FIFO or pipe.
+    from: AsyncFd<File>,
+    /// The path that the counter of what is read goes by, where one does.
+    counter: Option<PathBuf>,
     no_more: OwnedFd,
     output: BorrowedFd<'static>,
     /// `output`, if its reader can go away.
@@ -161,13 +214,9 @@ struct Copying {
 }
 
 impl Copying {
-    fn path(&self) -> String {
-        self.path.to_string_lossy().into_owned()
-    }
-
-    /// What poll(2) sees of the FIFO now. An error is left to the copy.
+    /// What poll(2) sees of it now. An error is left to the copy.
     fn seen(&self) -> PollFlags {
-        let mut watched = [PollFd::new(self.fifo.get_ref(), PollFlags::IN)];
+        let mut watched = [PollFd::new(self.from.get_ref(), PollFlags::IN)];
         poll(&mut watched, Some(&Timespec::default())).map_or(PollFlags::IN, |_| watched[0].revents())
     }
 
@@ -191,20 +240,20 @@ impl Copying {
         };
         // An error leaves the decision to the copy.
         tokio::select! {
-            _ = self.fifo.readable() => {}
+            _ = self.from.readable() => {}
             () = gone => {}
         }
     }
 
     /// Copies in a thread of its own, as a write may block.
     fn begin(self) -> JoinHandle<Result<()>> {
-        let Copying { name, path, fifo, counted, no_more, output, reader, end } = self;
+        let Copying { name, from, counter, no_more, output, reader, end } = self;
         drop(reader);
-        let fifo = fifo.into_inner();
+        let from = from.into_inner();
         std::thread::spawn(move || {
             // Mapped once there is something to count.
-            let counter = LazyCell::new(|| if counted { Counter::of(&path) } else { None });
-            let copied = copy(fifo, || counter.as_ref(), &no_more, output);
+            let counter = LazyCell::new(|| counter.as_deref().and_then(Counter::of));
+            let copied = copy(from, || counter.as_ref(), &no_more, output);
             if let (false, Some(end)) = (matches!(copied, Ok(Reader::There)), end) {
                 let _ = end.send(());
             }

@@ -23,7 +23,8 @@ use tokio::time::sleep;
 use crate::children;
 use crate::connection::{connect, patient};
 use crate::patience::{Patience, silent};
-use crate::shim::{Presence, Shim, dead, exited, find, pinned, starting};
+use crate::presence::{Presence, dead, exited, find, pinned, starting};
+use crate::shim::Shim;
 use crate::spawn::{Begin, Programs, spawn_from};
 
 /// How many new shims are started for a caller, where somebody kills each.

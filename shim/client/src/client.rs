@@ -10,7 +10,7 @@ use bowline_spec::id::TaskId;
 use crate::children;
 use crate::events::Events;
 use crate::launching_shim::Up;
-use crate::shim::unknown;
+use crate::presence::unknown;
 use crate::spawn::Programs;
 use crate::start::Start;
 use crate::task::Task;

@@ -22,7 +22,8 @@ use tokio::time::sleep;
 
 use crate::adopt::{find_or_adopt, lock_or_shim};
 use crate::patience::{BETWEEN_POLLS, POLLS, lock_after};
-use crate::shim::{Presence, Shim, dead, end_not_known, find, is_held, pinned, starting, unwritten};
+use crate::presence::{Presence, dead, end_not_known, find, is_held, pinned, starting};
+use crate::shim::{Shim, unwritten};
 use crate::spawn::Programs;
 
 /// Waits for the end of the task in `folder`, also if that is past or nobody saw it. A task whose shim died, or dies

@@ -21,8 +21,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::adopt::find_or_adopt;
 use crate::children;
 use crate::patience::lock_after;
+use crate::presence::{Presence, find};
 use crate::sandbox;
-use crate::shim::{Presence, Shim, find};
+use crate::shim::Shim;
 use crate::spawn::{self, Begin, Programs};
 
 /// A running shim that has not launched its task yet.

@@ -52,6 +52,7 @@ pub mod nomad_labels;
 pub mod output_pipe;
 #[doc(hidden)]
 pub mod patience;
+mod presence;
 #[doc(hidden)]
 pub mod sandbox;
 #[doc(hidden)]
@@ -81,6 +82,8 @@ pub use events::Changes;
 #[doc(hidden)]
 pub use kept_connection::Kept;
 #[doc(hidden)]
-pub use shim::{Presence, Shim, dead, end_not_known, exited, facts_at, find, is_held, starting, unknown, unwritten};
+pub use presence::{Presence, dead, end_not_known, exited, find, is_held, starting, unknown};
+#[doc(hidden)]
+pub use shim::{Shim, facts_at, unwritten};
 #[doc(hidden)]
 pub use upgrade::upgrade_at;

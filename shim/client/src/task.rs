@@ -18,7 +18,8 @@ use crate::ending::{self, Removal, Removed};
 use crate::events::Events;
 use crate::exec_request::{Exec, outcome};
 use crate::kept_connection::Kept;
-use crate::shim::{self, Presence, Shim, find, is_held};
+use crate::presence::{self, Presence, find, is_held};
+use crate::shim::{self, Shim};
 use crate::spawn::Programs;
 
 /// A handle to a task: cheap to clone, and no task ends because one is dropped.
@@ -228,7 +229,7 @@ impl Task {
 }
 
 fn ended(report: Option<ExitReport>, id: &TaskId) -> Result<State> {
-    let report = report.ok_or_else(|| shim::dead(id))?;
+    let report = report.ok_or_else(|| presence::dead(id))?;
     Ok(State { status: Status::Exited, pid: None, health: None, report: Some(Box::new(report)) })
 }
 

@@ -19,29 +19,30 @@
 //! rename; `record` defines their form. A damaged file is `Damaged`, and keeps nobody from the
 //! others. Must not: start anything new.
 
+mod lock;
+mod removal;
 mod state_dir;
 mod task_record;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
-use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::events::{self, Entry, Event, Journal, Reader};
+use crate::events::{self, Entry, Event, Reader};
 use crate::report::ExitReport;
 use crate::reserve::{self, Put, Reserve};
 use crate::{host_name, record, trust};
 
+pub use lock::{Lock, Owner};
 pub use state_dir::{LASTING, StateDir};
 pub use task_record::{Record, Remembered, died_with_shim};
 
@@ -71,37 +72,6 @@ pub const ATTACHED: &str = "attach-";
 /// How many events the journal has of each task that is taken over. Whoever starts the shim reads that; no shim has the
 /// code for it.
 pub type EventCounts = BTreeMap<TaskId, u64>;
-
-/// Who owns a task's folder.
-#[derive(Debug)]
-pub enum Owner {
-    /// A living shim, which holds the lock.
-    Shim,
-    /// Nobody: the lock was free, and is now ours.
-    Nobody(Lock),
-}
-
-/// The lock of a folder, held.
-#[derive(Debug)]
-pub struct Lock(File);
-
-impl AsFd for Lock {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Lock {
-    /// The fd to hand to the shim: the lock is held for as long as any copy is open.
-    pub fn into_fd(self) -> OwnedFd {
-        self.0.into()
-    }
-
-    /// Takes over the fd that [`Lock::into_fd`] gave away.
-    pub fn from_fd(fd: OwnedFd) -> Lock {
-        Lock(File::from(fd))
-    }
-}
 
 /// The folder of one task, by its name.
 #[derive(Debug, Clone)]
@@ -345,157 +315,6 @@ impl Folder {
         record::parse(&text, &path).map(Some)
     }
 
-    fn lock_file(&self) -> Result<File> {
-        let path = self.file(LOCK);
-        let opened = trust::open(File::options().write(true).create(true).truncate(false), &path);
-        // On a disk that has become read-only, a lock that is there can still be taken.
-        let opened = opened.or_else(|error| match error.kind() {
-            ErrorKind::ReadOnlyFilesystem => trust::open(File::options().read(true), &path),
-            _ => Err(error),
-        });
-        match opened {
-            Ok(file) if self.is_still_there() => Ok(file),
-            Ok(_) => Err(self.is_gone()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(self.is_gone()),
-            Err(error) => Err(unreadable("open", &path, &error)),
-        }
-    }
-
-    /// Takes the lock; waits for a shim that holds it to end.
-    ///
-    /// # Errors
-    /// `NotFound` when the folder is removed.
-    pub fn lock(&self) -> Result<Lock> {
-        let file = self.lock_file()?;
-        file.lock().map_err(|error| cannot("lock", &self.file(LOCK), &error))?;
-        let lock = Lock(file);
-        // Whoever had it may have removed the folder.
-        if self.pinned.is_none() || self.is_of(&lock)? { Ok(lock) } else { Err(self.is_gone()) }
-    }
-
-    /// Takes the lock together with others, but with nobody who holds it alone: a sandbox member's
-    /// lock is held by its launcher and by the shim.
-    ///
-    /// # Errors
-    /// `NotFound` when the folder is removed; `WrongState` when somebody holds the lock alone.
-    pub fn lock_shared(&self) -> Result<Lock> {
-        let file = self.lock_file()?;
-        match file.try_lock_shared() {
-            Ok(()) => Ok(Lock(file)),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::new(Kind::WrongState, format!("{} is in use", self.path.display())))
-            }
-            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file(LOCK), &error)),
-        }
-    }
-
-    /// Finds out whether a shim owns the folder; takes the lock if none does.
-    ///
-    /// # Errors
-    /// `NotFound` when the folder is removed.
-    pub fn owner(&self) -> Result<Owner> {
-        let lock = Lock(self.lock_file()?);
-        match lock.0.try_lock() {
-            Ok(()) if self.is_of(&lock)? => Ok(Owner::Nobody(lock)),
-            // Whoever had it has removed the folder meanwhile.
-            Ok(()) => Err(self.is_gone()),
-            Err(TryLockError::WouldBlock) => Ok(Owner::Shim),
-            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file(LOCK), &error)),
-        }
-    }
-
-    /// Removes the folder of a task that has ended. Others see all of it disappear at once, so that
-    /// nobody finds half a task, or locks a folder that is going.
-    pub fn remove(&self, lock: Lock) -> Result<()> {
-        self.remove_saying(lock, Folder::last_events)
-    }
-
-    /// Whether the lock is this folder's: while its holder waited for it, another process may have removed the folder.
-    pub(crate) fn is_of(&self, lock: &Lock) -> Result<bool> {
-        let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
-        Ok(fs::metadata(self.file(LOCK)).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())))
-    }
-
-    /// Removes the folder and writes the `last` events to the journal.
-    fn remove_saying(&self, lock: Lock, last: impl FnOnce(&Folder) -> Vec<Entry>) -> Result<()> {
-        if !self.is_of(&lock)? {
-            return Ok(());
-        }
-        let mut last = last(self);
-        let aside = self.aside();
-        let renamed = fs::rename(&self.path, &aside).or_else(|error| match error.kind() {
-            // Left by a process that was killed and had this pid.
-            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
-                fs::remove_dir_all(&aside).and_then(|()| fs::rename(&self.path, &aside))
-            }
-            _ => Err(error),
-        });
-        match renamed.and_then(|()| remove_tree(&aside)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &self.path, &error)),
-            _ => {}
-        }
-        if !last.is_empty() {
-            Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
-        }
-        Ok(())
-    }
-
-    /// Removes the folder of a task that has ended, whose shim cannot write this report and stays
-    /// to try again; the shim sees that nobody wants the report any more. Blocks until the shim has
-    /// left. `last` gets the folder before its files go, which nobody else finds by then; returns what it returns.
-    ///
-    /// # Errors
-    /// What the disk refuses: the shim then keeps the report.
-    pub(crate) fn remove_unwritten<T>(&self, report: &ExitReport, last: impl FnOnce(&Folder) -> T) -> Result<T> {
-        let id: TaskId = self.name().parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
-        let lock = self.lock_file()?;
-        let aside = Folder::at(self.aside());
-        let refused = |error: io::Error| cannot("remove", &self.path, &error);
-        fs::rename(&self.path, &aside.path).map_err(refused)?;
-        // The shim may have written it at last.
-        let written = matches!(aside.exit(), Ok(Some(_)));
-        let told = last(&aside);
-        fs::remove_dir_all(&aside.path).map_err(refused)?;
-        let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
-        let exited = (!written).then(|| entry(report.events, Event::of_exit(report)));
-        let removed = entry(report.events.saturating_add(1), Event::Removed);
-        let mut last: Vec<Entry> = exited.into_iter().chain([removed]).collect();
-        Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
-        lock.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))?;
-        Ok(told)
-    }
-
-    /// The name under which the folder is removed.
-    fn aside(&self) -> PathBuf {
-        self.path.with_file_name(format!(".removed-{}-{}", self.name(), std::process::id()))
-    }
-
-    /// The last events of a task without a shim: its removal, and its end if the shim did not live
-    /// to write it. None for a launch that failed.
-    pub(crate) fn last_events(&self) -> Vec<Entry> {
-        let Ok(id) = self.name().parse::<TaskId>() else { return Vec::new() };
-        let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
-        if let Ok(Some(report)) = self.exit() {
-            return vec![entry(report.events.saturating_add(1), Event::Removed)];
-        }
-        let record = self.record();
-        if matches!(&record, Ok(None)) || matches!(&record, Ok(Some(record)) if record.started_at.is_none()) {
-            return Vec::new();
-        }
-        let written = self.written_events();
-        let last = written.last().map_or(0, |entry| entry.seq);
-        // The exit may have been announced although its report is damaged.
-        if written.iter().any(|entry| matches!(entry.event, Event::Exited { .. })) {
-            return vec![entry(last.saturating_add(1), Event::Removed)];
-        }
-        let record = record.ok().flatten();
-        if record.is_none() && !written.iter().any(|entry| matches!(entry.event, Event::Started { .. })) {
-            return Vec::new();
-        }
-        let exited = Event::of_exit(&died_with_shim(record.as_ref()));
-        vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
-    }
-
     /// How many events the journal has of the task.
     pub fn events(&self) -> u64 {
         self.written_events().last().map_or(0, |entry| entry.seq)
@@ -525,61 +344,6 @@ impl Folder {
     pub(crate) fn name_on_host(&self) -> String {
         self.name() + &self.mark()
     }
-
-    /// Removes the folder of a task that was made here, unless a command holds it by now; what cannot be removed is
-    /// logged. `events` is how many a task that has ended had, its end included; a launch that failed has none.
-    pub(crate) fn remove_unheld(&self, events: Option<u64>) {
-        let last = |folder: &Folder| {
-            let (id, events) = (folder.name().parse().ok(), events.map(|events| events.saturating_add(1)));
-            let removed = |(id, seq)| Entry { time: Timestamp::now(), id, seq, event: Event::Removed, lost: 0 };
-            id.zip(events).map(removed).into_iter().collect()
-        };
-        let removed = match self.owner() {
-            Ok(Owner::Nobody(lock)) => self.remove_saying(lock, last),
-            Ok(Owner::Shim) => return,
-            Err(error) => Err(error),
-        };
-        match removed {
-            // Somebody else removed it first.
-            Err(error) if error.kind() != Kind::NotFound => {
-                tracing::error!(%error, path = %self.path.display(), "a folder is left behind");
-            }
-            _ => {}
-        }
-    }
-
-    /// Removes the folder of a launch that failed, whose lock this process holds: its name is free then. What cannot be
-    /// removed is logged.
-    pub(crate) fn remove_held(&self) {
-        let aside = self.aside();
-        if let Err(error) = fs::rename(&self.path, &aside).and_then(|()| remove_tree(&aside)) {
-            tracing::error!(%error, path = %self.path.display(), "a folder is left behind");
-        }
-    }
-
-    /// Removes a folder whose making failed; what cannot be removed is logged.
-    fn discard(&self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "folder left behind");
-        }
-    }
-}
-
-/// Removes a folder and what is in it. The places of mounts in a task's root are empty folders: to try that first is one
-/// call for each where `remove_dir_all` has eight.
-fn remove_tree(path: &Path) -> io::Result<()> {
-    for folder in [path.join(ROOTFS), path.to_owned()] {
-        if !fs::symlink_metadata(&folder).is_ok_and(|meta| meta.is_dir()) {
-            continue;
-        }
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                // One that is not empty is left to what follows.
-                let _ = fs::remove_dir(entry.path());
-            }
-        }
-    }
-    fs::remove_dir_all(path)
 }
 
 /// The error for a file of a task that cannot be used: the task is damaged, unless it is this process that lacks a right

@@ -172,6 +172,7 @@ pub use stats::{
 };
 pub use supervise::{BegunExec, Config, Handed, Leave, ShimCgroup};
 pub use tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
+pub use trust::is_planted;
 pub use undo::{LeftAlone, remove_folder, remove_unwritten, undo, undo_bundle, undo_rest};
 pub use unseen::OTHER_CGROUPS;
 

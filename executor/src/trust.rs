@@ -85,6 +85,11 @@ pub fn check_planted(meta: &Metadata, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether another user has put the file at `path`, which has this metadata, into a folder where others may write.
+pub fn is_planted(meta: &Metadata, path: &Path) -> bool {
+    check_planted(meta, path).is_err_and(|error| Planted::is(&error))
+}
+
 /// `error` as it is, or that another user has put a file at `path`, where the kernel refuses that itself.
 pub fn planted_or(error: io::Error, path: &Path) -> io::Error {
     if error.kind() != ErrorKind::PermissionDenied {

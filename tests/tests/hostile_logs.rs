@@ -127,3 +127,17 @@ fn in_a_folder_of_their_own_they_may_make_it() {
     }
     host.assert_nothing_left();
 }
+
+#[test]
+fn nor_is_one_read() {
+    let host = Host::new();
+    let folder = shared(&host);
+    let toml = format!("command = 'echo'\nargs = ['ours']\nlog = {{ format = 'raw', path = '{}' }}", folder.display());
+    let task = host.described(&toml).start();
+    task.wait();
+    plant(&folder.join(format!("{}.stdout.log.1", task.id())));
+    let ours = host.file("secret", "secret\n");
+    fs::hard_link(&ours, folder.join(format!("{}.stdout.log.2", task.id()))).expect("a second name");
+    task.bowline("logs", []).assert_says("ours");
+    host.assert_nothing_left();
+}

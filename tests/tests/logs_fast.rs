@@ -4,8 +4,9 @@ use bowline_tests::Host;
 use bowline_tests::harness::{Ran, Task, eventually, touch};
 use rustix::process::Signal;
 
-/// Waits for `/tmp/go`, then writes numbered lines of one length; after half of them it waits while there is `/tmp/stay`.
-const COUNTS: &str = "echo 0000000; while [ ! -e /tmp/go ]; do sleep 0.01; done; seq -f %07.0f 1 10000; \
+/// Waits for `/tmp/go`, then writes numbered lines of one length; after half of them it makes `/tmp/half`, and waits while
+/// there is `/tmp/stay`.
+const COUNTS: &str = "echo 0000000; while [ ! -e /tmp/go ]; do sleep 0.01; done; seq -f %07.0f 1 10000; >/tmp/half; \
                       while [ -e /tmp/stay ]; do sleep 0.01; done; seq -f %07.0f 10001 20000";
 
 /// The number of the last line.
@@ -30,7 +31,7 @@ pub fn assert_accounted(ran: &Ran, line: u64) -> u64 {
 
 /// Each line came once, in its order, to the last; returns how many came.
 #[track_caller]
-pub fn assert_in_order(ran: &Ran) -> u64 {
+fn assert_in_order(ran: &Ran) -> u64 {
     let out = ran.assert_code(0).out();
     let numbers: Vec<u64> = out.lines().map(|line| line.parse().expect("a number")).collect();
     let back = numbers.windows(2).find(|pair| pair[1] <= pair[0]);
@@ -49,8 +50,13 @@ pub fn length(format: &str) -> u64 {
 
 /// A task that has written its first line, and `logs -f` that has printed it.
 pub fn followed<'h>(host: &'h Host, flags: &[&str]) -> (Task<'h>, bowline_tests::harness::Process) {
+    followed_in(host, flags, 3)
+}
+
+/// The same, with a log of so many files.
+pub fn followed_in<'h>(host: &'h Host, flags: &[&str], files: usize) -> (Task<'h>, bowline_tests::harness::Process) {
     let build = flags.iter().fold(host.task(COUNTS), |build, flag| build.flag(*flag));
-    let task = build.flag("--log-size=4K").flag("--log-files=3").start();
+    let task = build.flag("--log-size=4K").flag(format!("--log-files={files}")).start();
     let logs = host.spawn(["logs", "-f", task.id()]);
     logs.wait_for_out("0000000\n");
     (task, logs)

@@ -126,6 +126,8 @@ impl Rotated {
         let mut found = vec![0; there - older];
         file.read_exact_at(&mut found, position.saturating_sub(*start)).ok()?;
         if found != all[older..there] {
+            // It may end in a part of a line.
+            self.give_up();
             return None;
         }
         let first = batch.fitting(0, there as u64);
@@ -248,7 +250,7 @@ impl Rotated {
             }
             None if self.is_new => None,
             // That of a shim before this one.
-            None => self.places.newest().map(|newest| (newest.file, newest.start, self.length_of(newest.file))),
+            None => self.left_by_another(),
         };
         let start = match before {
             None => 0,
@@ -256,6 +258,16 @@ impl Rotated {
             Some((before, _, end)) => self.places.follow((before, end), identity, length),
         };
         self.current = Some(Current { file, identity, start, is_sound: true });
+    }
+
+    /// The file that a shim before this one wrote to, where it begins in the log, and its length. One that was killed
+    /// before the first record has left at most one older file.
+    fn left_by_another(&mut self) -> Option<(Identity, u64, u64)> {
+        if let Some(newest) = self.places.newest() {
+            return Some((newest.file, newest.start, self.length_of(newest.file)));
+        }
+        let first = rotated_file(&self.path, 1).symlink_metadata().ok().filter(|_| self.keep > 1)?;
+        Some((Identity::of(&first), 0, first.len()))
     }
 
     /// The length of an older file of the log; 0 if it is gone.
@@ -268,7 +280,7 @@ impl Rotated {
     fn rotate(&mut self) -> io::Result<()> {
         self.give_up();
         if self.keep == 1 {
-            return gone_is_fine(fs::remove_file(&self.path));
+            return self.replace();
         }
         let oldest = self.keep - 1;
         // Only up to the first number that is free, if there is one.
@@ -278,6 +290,23 @@ impl Rotated {
             gone_is_fine(rename)?;
         }
         Ok(())
+    }
+
+    /// Puts a new file in the place of the only one. It gets its record first: once the other has gone, nothing tells
+    /// how long that was.
+    fn replace(&mut self) -> io::Result<()> {
+        let mut next = self.path.as_os_str().to_owned();
+        next.push(".next");
+        let next = PathBuf::from(next);
+        let begun = begin(&next).and_then(|(file, _)| {
+            file.set_len(0)?;
+            let meta = file.metadata()?;
+            Ok((file, meta))
+        });
+        // Without room for two.
+        let Ok((file, meta)) = begun else { return gone_is_fine(fs::remove_file(&self.path)) };
+        self.enter(file, &meta);
+        fs::rename(&next, &self.path).inspect_err(|_| self.give_up())
     }
 }
 
@@ -471,6 +500,41 @@ mod tests {
                 let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect();
                 let expected = batch(&["before", "first", "second", "third", "fourth", "after"]);
                 assert_eq!(text.as_bytes(), expected.bytes(0, 6), "{limit}, {written}");
+            }
+        }
+    }
+
+    /// A shim is killed before a new file has its record: the next one still knows what came before.
+    #[test]
+    fn where_a_file_begins_is_known_whatever_was_done_of_a_rotation() {
+        for keep in [1, 3] {
+            for done in 0..3 {
+                let dir = tempfile::tempdir().unwrap();
+                let (path, places) = (dir.path().join("log"), dir.path().join("places"));
+                let one = batch(&["line"]);
+                let mut log = at(&path, one.len() as u64, keep);
+                log.open().unwrap();
+                log.append(&one);
+                match (keep, done) {
+                    (_, 0) => {}
+                    (1, 1) => drop(begin(&path.with_file_name("log.next")).unwrap()),
+                    (1, _) => {
+                        let (next, meta) = begin(&path.with_file_name("log.next")).unwrap();
+                        log.enter(next, &meta);
+                    }
+                    _ => {
+                        fs::rename(&path, rotated_file(&path, 1)).unwrap();
+                        if done == 2 {
+                            begin(&path).unwrap();
+                        }
+                    }
+                }
+                let mut next = at(&path, one.len() as u64, keep);
+                next.append(&one);
+                next.append(&one);
+                let newest = log_places(&places).into_iter().max_by_key(|place| place.number).unwrap();
+                assert_eq!(newest.file, Identity::of(&path.metadata().unwrap()), "{keep}, {done}");
+                assert_eq!(newest.start, 2 * one.len() as u64, "{keep}, {done}");
             }
         }
     }

@@ -13,7 +13,9 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::SystemTime;
 
-use bowline_executor::{Doing, Error, FileIdentity, Kind, LogFile, LogPlace, Result, log_places, rotated_log};
+use bowline_executor::{
+    Doing, Error, FileIdentity, Kind, LogFile, LogPlace, Result, is_planted, log_places, rotated_log,
+};
 use jiff::Timestamp;
 use rustix::fs::OFlags;
 
@@ -321,7 +323,8 @@ impl Part {
     }
 }
 
-/// Opens a file of the log; `None` where there is none. Also returns its size.
+/// Opens a file of the log; `None` where there is none, or one that another user has put there: the shim writes to none
+/// of those. Also returns its size.
 fn open(path: &Path) -> io::Result<Option<(Part, u64)>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
@@ -331,7 +334,7 @@ fn open(path: &Path) -> io::Result<Option<(Part, u64)>> {
     };
     let meta = file.metadata()?;
     let part = Part { file, identity: FileIdentity::of(&meta), place: None, read: 0, until: None };
-    Ok(meta.is_file().then_some((part, meta.len())))
+    Ok((meta.is_file() && !is_planted(&meta, path)).then_some((part, meta.len())))
 }
 
 /// The length of the finished lines within the first `size` bytes of a file.

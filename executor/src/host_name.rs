@@ -27,6 +27,13 @@ pub fn mark(state: &Path) -> String {
     if is_default { String::new() } else { format!(".{:x}.{:x}", own.st_dev, own.st_ino) }
 }
 
+/// Whether a name on the host ends as those of a state folder other than the default one do.
+pub fn is_marked(name: &str) -> bool {
+    let mut parts = name.rsplitn(3, '.');
+    let number = |part: Option<&str>| part.is_some_and(|part| u64::from_str_radix(part, 16).is_ok());
+    number(parts.next()) && number(parts.next()) && parts.next().is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +47,7 @@ mod tests {
         std::os::unix::fs::symlink(&state, dir.path().join("link")).expect("ours");
         let own = mark(&state);
         assert!(own.starts_with('.') && own == mark(&dir.path().join("link")) && own != mark(dir.path()), "{own}");
+        assert!(is_marked(&format!("web{own}")) && is_marked("a.b.1a.2f3"));
+        assert!(!is_marked("web") && !is_marked("web.1a") && !is_marked("web.x.2f3") && !is_marked("1a.2f3"));
     }
 }

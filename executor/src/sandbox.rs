@@ -514,6 +514,11 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     }
     let found = record.as_ref().map(|record| Places::of_record(&layout, record, id));
     let (places, mut alone) = found.unwrap_or_else(|| Places::of_id(&layout, &folder, id));
+    if record.is_none() && !alone.is_empty() {
+        let message = format!("what lives may be of sandbox {id}, whose record is damaged: {}", alone.join("; "));
+        let hint = format!("end what lives there if it is of the sandbox; if not, remove {}", folder.path().display());
+        keep(Err(Error::new(Kind::WrongState, message).hint(hint)));
+    }
     for path in &places.own {
         if let Ok(Some(cgroup)) = layout.open(path) {
             // The whole sandbox may be frozen, and on v1 a frozen process does not die.

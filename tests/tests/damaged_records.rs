@@ -509,3 +509,21 @@ fn a_durable_tasks_records_are_synced() {
     assert!(!calls.contains("= -1"), "{calls}");
     host.assert_nothing_left_without_rm();
 }
+
+/// A shim that lives has a task in the cgroup of a sandbox whose record says nothing: that may be a member.
+#[test]
+fn a_damaged_sandbox_in_whose_cgroup_something_lives_keeps_its_folder() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let cgroup = sandbox.inspect()["cgroup"].as_str().expect("a path").to_owned();
+    let task = host.task("exec sleep 1000").toml(&format!("cgroup = '{cgroup}/x'")).start();
+    sandbox.kill_shim();
+    fs::write(sandbox.file("sandbox.json"), "").expect("ours");
+    let ran = host.bowline(["sandbox", "rm", "-f", sandbox.id()]);
+    ran.assert_refused(125, &[&cgroup, "is left alone", "record is damaged"]);
+    assert!(sandbox.file("lock").exists());
+    task.exec("echo well").assert_says("well");
+    task.end();
+    host.bowline(["sandbox", "rm", "-f", sandbox.id()]).assert_code(0);
+    host.assert_nothing_left();
+}

@@ -337,7 +337,7 @@ fn what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
-    let task = plugin.task("sleep 1000 & echo ready; wait").start();
+    let task = plugin.task("sleep 1000 & echo ready; exec sleep 1000").start();
     task.out().wait_for("ready");
     task.kill_cgroup();
     plugin.wait(&task).assert_killed_by(9);

@@ -91,3 +91,41 @@ fn a_task_that_an_older_bowline_has_named_is_found_by_its_record() {
     task.end();
     host.assert_nothing_left();
 }
+
+/// A shim that died is no reason to end the task: its own state folder has a new one started.
+#[test]
+fn cleaning_up_ends_no_task_of_another_state_folder() {
+    let host = Host::new();
+    let other = other(&host);
+    let task = host.task("echo ready; exec sleep 1000").start();
+    task.wait_for_line("ready");
+    let pid = task.pid();
+    task.kill_shim(task.shim_pid());
+    // Its own processes and nobody else's.
+    let name = task.on_host();
+    let ran = host.bowline(["gc", &other, &name]);
+    assert_eq!(ran.assert_code(0).out(), "", "{ran}");
+    assert!(ran.err().contains(&name) && ran.err().contains("another state folder"), "{ran}");
+    assert!(process_exists(pid));
+    task.exec("echo well").assert_says("well");
+    // What is left without a process is nobody's.
+    task.kill_shim(task.shim_pid());
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.bowline(["cgroup", "ensure", &format!("/bowline/{name}")]).assert_code(0);
+    let out = host.bowline(["gc", &other, &name]).assert_code(0).out();
+    assert!(out.contains(&name), "{out}");
+    assert!(host.cgroup(&format!("/bowline/{name}")).there().is_empty());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_cgroup_of_a_sandbox_is_named_as_it_is_called() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let cgroup = text(&host.bowline(["sandbox", "inspect", sandbox.id()]), "cgroup");
+    host.bowline(["cgroup", "name", "--sandbox", sandbox.id()]).assert_says(&cgroup);
+    let back = host.bowline(["cgroup", "name", "--json", &cgroup]).assert_code(0).json();
+    assert_eq!(back["sandbox"], sandbox.id());
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}

@@ -135,3 +135,42 @@ fn a_shim_takes_over_where_the_disk_has_no_inode_left() {
     drop(state);
     host.assert_nothing_left();
 }
+
+/// Runs `bowline` where reading a task's file fails with EIO, as on a bad disk: the memory of a process has none at 0.
+fn with_bad_block<const N: usize>(host: &Host, file: &Path, args: [&str; N]) -> Ran {
+    let mut command = host.command("unshare");
+    let script = "mount --bind /proc/$$/mem \"$0\" && \"$@\"";
+    command.args(["--mount", "--propagation=private", "/bin/sh", "-c", script]).arg(file);
+    command.arg(binary("bowline")).args(args);
+    host.execute(command)
+}
+
+#[test]
+fn a_file_that_the_disk_does_not_give_is_a_row_and_no_obstacle() {
+    for name in ["exit.json", "task.json"] {
+        let host = Host::new();
+        let [bad, other] = [(); 2].map(|()| host.task("echo ready; exec sleep 1000").start());
+        [&bad, &other].iter().for_each(|task| task.wait_for_line("ready"));
+        if name == "exit.json" {
+            bad.bowline("stop", []).assert_code(0);
+            eventually("its report is there", || bad.file(name).exists().then_some(()));
+        }
+        let at = bad.file(name);
+        let listed = with_bad_block(&host, &at, ["ps", "--json"]);
+        assert_eq!(row(&listed, &other)["status"], "running", "{name}: {listed}");
+        let its = row(&listed, &bad);
+        assert_eq!(its["status"], "damaged", "{name}: {listed}");
+        assert!(its["damage"].as_str().is_some_and(|why| why.contains(name) && why.contains("os error 5")), "{listed}");
+        for args in [["rm", "--exited"], ["top", "--once"], ["sandbox", "ls"], ["gc", "--dry-run"]] {
+            with_bad_block(&host, &at, args).assert_code(0);
+        }
+        if name == "task.json" {
+            with_bad_block(&host, &at, ["exec", bad.id(), "echo", "well"]).assert_says("well");
+            with_bad_block(&host, &at, ["stop", bad.id()]);
+            eventually("it has ended", || (bad.status() == "exited").then_some(()));
+        }
+        host.bowline(["rm", bad.id()]).assert_code(0);
+        other.end();
+        host.assert_nothing_left();
+    }
+}

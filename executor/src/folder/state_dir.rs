@@ -59,8 +59,22 @@ impl StateDir {
     }
 
     /// The id in this state folder that has the `name` on the host; the name itself where that is of another one.
-    pub(crate) fn id_of<'a>(&self, name: &'a str) -> &'a str {
+    pub fn id_of<'a>(&self, name: &'a str) -> &'a str {
         name.strip_suffix(&self.mark()).unwrap_or(name)
+    }
+
+    /// Which other state folder has what is called `name` on the host, where the name tells or that folder has it.
+    pub(crate) fn is_of_another(&self, name: &str) -> Option<String> {
+        let own = self.mark();
+        if !own.is_empty() && name.ends_with(&own) {
+            return None;
+        }
+        if host_name::is_marked(name) {
+            return Some("another state folder, as its name says".to_owned());
+        }
+        let there = Path::new(host_name::DEFAULT).join(name);
+        (!own.is_empty() && there.symlink_metadata().is_ok())
+            .then(|| format!("the state folder {}", host_name::DEFAULT))
     }
 
     /// The path of the folder.

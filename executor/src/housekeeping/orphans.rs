@@ -193,6 +193,15 @@ impl Cgroups {
         let taken_over: Vec<&String> = left.iter().filter(|left| left.owned).flat_map(|left| &left.cgroups).collect();
         candidates.retain(|candidate| alive.is_some() || !taken_over.iter().any(|path| candidate.has_gone_with(path)));
         left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate, alive.is_some())));
+        for one in left.iter_mut().filter(|one| one.folder.is_none() && one.what != What::Pod && !one.owned) {
+            // A task that runs can go on under a new shim, which that state folder starts.
+            if let Some(other) = state.is_of_another(&one.name)
+                && one.processes > 0
+            {
+                one.owned = true;
+                one.why = format!("it is of {other}, where `bowline --state` finds it");
+            }
+        }
         if !sees_all() {
             let is_told = |one: &Left| one.what == What::Pod && alive.is_some();
             for one in left.iter_mut().filter(|one| one.folder.is_none() && !one.owned && !is_told(one)) {

@@ -89,7 +89,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Rm { exited: true, .. } => rm::exited(&state).await,
         Command::Sandbox { command } => sandbox::run(&state, command).await,
         Command::Gc(args) => gc::run(&state, &args),
-        Command::Cgroup(args) => cgroup::run(args.command),
+        Command::Cgroup(args) => cgroup::run(&state, args.command),
         Command::Limits(args) => limits::run(&state, args.command).await,
         Command::Spec { file } => spec::run(&file),
         Command::Schema { limits: true, .. } => limits::schema(),

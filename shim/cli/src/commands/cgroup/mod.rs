@@ -5,7 +5,7 @@
 mod name;
 
 use bowline_executor::housekeeping::{Cgroups, Configuration, Destroyed, Usage};
-use bowline_executor::{Error, Kind, Result};
+use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::values::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 use serde_json::json;
@@ -24,11 +24,11 @@ const PERIOD: u64 = 100_000;
 /// The least CPU time per period that the kernel accepts, in µs.
 const LEAST_QUOTA: i64 = 1_000;
 
-pub fn run(command: CgroupCommand) -> Result<u8> {
+pub fn run(state: &StateDir, command: CgroupCommand) -> Result<u8> {
     let cgroups = || Cgroups::of_host(spawn::systemd()?);
     match command {
         // Names need no cgroups: this also works on another host.
-        CgroupCommand::Name(args) => name::run(&args),
+        CgroupCommand::Name(args) => name::run(state, &args),
         CgroupCommand::Exists { at } => {
             let cgroups = cgroups()?;
             let mounts = cgroups.exists(at.path.as_str())?;

@@ -1,8 +1,8 @@
 //! `bowline cgroup name`: a pod's or a sandbox's name to its cgroup, and back.
 //!
-//! The rules are in `bowline_spec::place`. Reads no file, so the cgroup need not exist.
+//! The rules are in `bowline_spec::place`. The cgroup need not exist.
 
-use bowline_executor::{Doing, Kind, Result};
+use bowline_executor::{Doing, Kind, Result, StateDir};
 use bowline_spec::Invalid;
 use bowline_spec::budget::Class;
 use bowline_spec::place::{OURS, PODS, PodPlace, SandboxPlace};
@@ -14,9 +14,9 @@ use crate::input::args::cgroup::{NameArgs, NamingDriver};
 use crate::ui::json;
 use crate::ui::print::say;
 
-pub fn run(args: &NameArgs) -> Result<u8> {
+pub fn run(state: &StateDir, args: &NameArgs) -> Result<u8> {
     match (&args.path, &args.pod, &args.sandbox) {
-        (Some(path), ..) => whose(path, args),
+        (Some(path), ..) => whose(state, path, args),
         (_, Some(uid), _) => {
             let class = args.qos.unwrap_or(Class::Guaranteed);
             let pod = PodPlace::new(args.root.as_deref().unwrap_or(PODS), class, uid);
@@ -24,7 +24,11 @@ pub fn run(args: &NameArgs) -> Result<u8> {
         }
         (_, _, id) => {
             let id = id.as_deref().unwrap_or_default();
-            let sandbox = SandboxPlace::new(args.root.as_deref().unwrap_or(OURS), id);
+            // A place that a description names has no mark.
+            let sandbox = match args.root.as_deref() {
+                Some(root) => SandboxPlace::new(root, id),
+                None => SandboxPlace::marked(OURS, id, &state.mark()),
+            };
             print(args, sandbox.and_then(|sandbox| Ok((sandbox.cgroupfs(), sandbox.systemd()?))))
         }
     }
@@ -42,7 +46,7 @@ fn print(args: &NameArgs, paths: std::result::Result<(String, String), Invalid>)
 }
 
 /// Prints whose cgroup `path` is: the pod's, if its root is that of pods, else the sandbox's.
-fn whose(path: &str, args: &NameArgs) -> Result<u8> {
+fn whose(state: &StateDir, path: &str, args: &NameArgs) -> Result<u8> {
     let path = match path.strip_suffix(".slice") {
         Some(_) if !path.contains('/') => unit::slice_path(path),
         _ => path.to_owned(),
@@ -52,7 +56,7 @@ fn whose(path: &str, args: &NameArgs) -> Result<u8> {
     let sandbox = SandboxPlace::of_path(&path).filter(|sandbox| root.is_none_or(|root| sandbox.prefix() == root));
     let found = match (pod, sandbox) {
         (Some(pod), _) => json!({"pod": pod.uid(), "qos": pod.class(), "root": pod.root()}),
-        (None, Some(sandbox)) => json!({"sandbox": sandbox.id(), "root": sandbox.prefix()}),
+        (None, Some(sandbox)) => json!({"sandbox": state.id_of(sandbox.id()), "root": sandbox.prefix()}),
         (None, None) => return Ok(NOWHERE),
     };
     if args.json {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Task, binary, eventually, process_exists};
+use bowline_tests::harness::{Process, Ran, Task, binary, eventually, process_exists, storm};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -173,4 +173,48 @@ fn a_file_that_the_disk_does_not_give_is_a_row_and_no_obstacle() {
         other.end();
         host.assert_nothing_left();
     }
+}
+
+/// What may be in the place of a task's file.
+const INSTEAD: [fn(&Path); 5] = [
+    |path| fs::create_dir(path).expect("ours"),
+    |path| fs::write(path, "").expect("ours"),
+    |path| fs::write(path, "{\"version\":1,").expect("ours"),
+    |path| fs::write(path, [0xff; 5000]).expect("ours"),
+    |path| std::os::unix::fs::symlink("/proc/self/mem", path).expect("ours"),
+];
+
+/// Also as a file becomes what it is, and as a shim is killed.
+#[test]
+fn storm_whatever_a_file_of_a_task_is_the_others_are_listed_and_asked() {
+    let names = ["exit.json", "task.json", "lock", "status", "shim.log", "shim.sock"];
+    storm(10, |round| {
+        let (name, instead) = (names[round % names.len()], INSTEAD[round / names.len() % INSTEAD.len()]);
+        let is_killed = round % 2 == 1;
+        let host = Host::new();
+        let [bad, other] = [(); 2].map(|()| host.task("echo ready; exec sleep 1000").start());
+        [&bad, &other].iter().for_each(|task| task.wait_for_line("ready"));
+        let looks: Vec<_> = (0..3).map(|_| host.spawn(["ps", "--json"])).collect();
+        let at = bad.file(name);
+        if is_killed {
+            bad.kill_shim(bad.shim_pid());
+        }
+        let aside = host.work().join("aside");
+        let was_there = fs::rename(&at, &aside).is_ok();
+        instead(&at);
+        let after = host.bowline(["ps", "--json"]);
+        for listed in looks.into_iter().map(Process::finish).chain([after]) {
+            assert_eq!(row(&listed, &other)["status"], "running", "{name}: {listed}");
+            row(&listed, &bad);
+        }
+        host.bowline(["rm", "--exited"]).assert_code(0);
+        other.exec("echo well").assert_says("well");
+        let _ = fs::remove_dir(&at).or_else(|_| fs::remove_file(&at));
+        if was_there {
+            fs::rename(&aside, &at).expect("ours");
+        }
+        bad.end();
+        other.end();
+        host.assert_nothing_left();
+    });
 }

@@ -3,6 +3,7 @@
 use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
 use bowline_executor::{Error, Kind, Result, SandboxRecord, ShimCgroup, StateDir};
+use bowline_spec::id::TaskId;
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
 
@@ -64,7 +65,11 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     };
     match made {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(up.abandon_sandbox(state, &id, error)),
+        Ok(Err(error)) => {
+            // A shim that is asked to remove its sandbox leaves.
+            let error = if error.kind() == Kind::NotFound { removed_meanwhile(&id) } else { error };
+            return Err(up.abandon_sandbox(state, &id, error));
+        }
         Err(signal) => return Ok(tell_of_interrupt(&up.abandon_sandbox(state, &id, interrupted()), signal)),
     }
     for (index, member) in members.into_iter().enumerate() {
@@ -89,6 +94,11 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     warn(&found);
     if json { json::print(&found) } else { say(id.as_str()) }?;
     Ok(0)
+}
+
+fn removed_meanwhile(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("sandbox {id} was removed while it was being made"))
+        .hint("somebody else removes or replaces it at the same time; look at which one is there, or try again")
 }
 
 /// Applies the flags on top of what a file says.

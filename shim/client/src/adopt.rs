@@ -22,8 +22,9 @@ use tokio::time::sleep;
 
 use crate::children;
 use crate::connection::{connect, patient};
+use crate::errors::{dead, exited, starting};
 use crate::patience::{Patience, silent};
-use crate::presence::{Presence, dead, exited, find, pinned, starting};
+use crate::presence::{Presence, find, pinned};
 use crate::shim::Shim;
 use crate::spawn::{Begin, Programs, spawn_from};
 

@@ -8,9 +8,9 @@ use bowline_spec::Invalid;
 use bowline_spec::id::TaskId;
 
 use crate::children;
+use crate::errors::unknown;
 use crate::events::Events;
 use crate::launching_shim::Up;
-use crate::presence::unknown;
 use crate::spawn::Programs;
 use crate::start::Start;
 use crate::task::Task;

@@ -21,8 +21,10 @@ use bowline_spec::signal::Signal;
 use tokio::time::sleep;
 
 use crate::adopt::{find_or_adopt, lock_or_shim};
+use crate::errors::{dead, end_not_known, starting};
+use crate::left_behind::is_held;
 use crate::patience::{BETWEEN_POLLS, POLLS, lock_after};
-use crate::presence::{Presence, dead, end_not_known, find, is_held, pinned, starting};
+use crate::presence::{Presence, find, pinned};
 use crate::shim::{Shim, unwritten};
 use crate::spawn::Programs;
 

@@ -36,9 +36,11 @@ mod children;
 mod client;
 mod connection;
 mod ending;
+mod errors;
 mod events;
 mod exec_request;
 mod kept_connection;
+mod left_behind;
 mod start;
 mod task;
 mod upgrade;
@@ -78,11 +80,15 @@ pub use adopt::{adopt, find_or_adopt, live};
 #[doc(hidden)]
 pub use ending::{Removal, remove, remove_ended, report, runs, stop};
 #[doc(hidden)]
+pub use errors::{dead, end_not_known, exited, starting, unknown};
+#[doc(hidden)]
 pub use events::Changes;
 #[doc(hidden)]
 pub use kept_connection::Kept;
 #[doc(hidden)]
-pub use presence::{Presence, dead, end_not_known, exited, find, is_held, starting, unknown};
+pub use left_behind::is_held;
+#[doc(hidden)]
+pub use presence::{Presence, find};
 #[doc(hidden)]
 pub use shim::{Shim, facts_at, unwritten};
 #[doc(hidden)]

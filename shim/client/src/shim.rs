@@ -11,8 +11,9 @@ use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, connect_watched, is_there, patient};
+use crate::errors::{exited, starting, unknown};
+use crate::left_behind::{Socket, gone, is_held, replaced, report_in, socket_of};
 use crate::patience::{self, BEFORE_ASKING, POLLS, Patience, silent, turned_away};
-use crate::presence::{Presence, Socket, exited, gone, is_held, replaced, report_in, socket_of, starting, unknown};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, DetachExecRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse,
     Process, ResizeRequest, SignalExecRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest,
@@ -258,10 +259,7 @@ impl Shim {
         };
         tokio::select! {
             biased;
-            left = gone(&self.folder) => Ok(match left? {
-                Presence::Exited(report) => Some(*report),
-                Presence::Dead | Presence::Live(_) | Presence::Starting => None,
-            }),
+            left = gone(&self.folder) => Ok(left?.map(|report| *report)),
             () = replaced => Ok(None),
         }
     }

@@ -15,10 +15,12 @@ use bowline_spec::{Format, Update};
 use crate::adopt;
 use crate::children;
 use crate::ending::{self, Removal, Removed};
+use crate::errors::dead;
 use crate::events::Events;
 use crate::exec_request::{Exec, outcome};
 use crate::kept_connection::Kept;
-use crate::presence::{self, Presence, find, is_held};
+use crate::left_behind::is_held;
+use crate::presence::{Presence, find};
 use crate::shim::{self, Shim};
 use crate::spawn::Programs;
 
@@ -229,7 +231,7 @@ impl Task {
 }
 
 fn ended(report: Option<ExitReport>, id: &TaskId) -> Result<State> {
-    let report = report.ok_or_else(|| presence::dead(id))?;
+    let report = report.ok_or_else(|| dead(id))?;
     Ok(State { status: Status::Exited, pid: None, health: None, report: Some(Box::new(report)) })
 }
 

@@ -1,0 +1,35 @@
+//! The errors of what is asked of a task that cannot answer.
+
+use bowline_executor::{Error, ExitReport, Kind};
+
+/// The error for a task that does not exist.
+pub fn unknown(id: &str) -> Error {
+    Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists all tasks")
+}
+
+/// The error for a call that needs a running task while the task is still being launched.
+pub fn starting(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")
+}
+
+/// The error for a call that needs a running task after the task has ended.
+pub fn exited(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} has exited"))
+        .hint(format!("`bowline wait --json {id}` tells how, `bowline rm {id}` removes it"))
+}
+
+/// The error for a task whose shim died.
+pub fn dead(id: &str) -> Error {
+    dead_because(id, "")
+}
+
+/// As [`dead`], with what the task's report says of that.
+pub fn end_not_known(id: &str, report: &ExitReport) -> Error {
+    let why = report.init_lost.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    dead_because(id, &why)
+}
+
+fn dead_because(id: &str, why: &str) -> Error {
+    let message = format!("the shim of task {id} died before the task; how that ended is not known{why}");
+    Error::new(Kind::WrongState, message).hint(format!("`bowline rm {id}` cleans up after it"))
+}

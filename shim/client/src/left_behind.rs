@@ -1,0 +1,51 @@
+//! What the folder of a task tells of its shim: which socket it has, whether it lives, and what it has left behind.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use bowline_executor::{ExitReport, Folder, Kind, Owner, Result};
+use tokio::time::sleep;
+
+use crate::patience::{BETWEEN_POLLS, lock_after};
+
+/// Which socket a shim has: its inode, and when that was made.
+pub(crate) type Socket = (u64, (i64, i64));
+
+/// Returns once the folder has another socket than this one.
+pub(crate) async fn replaced(folder: &Folder, socket: Option<Socket>) {
+    while socket_of(folder).is_none_or(|now| Some(now) == socket) {
+        sleep(BETWEEN_POLLS).await;
+    }
+}
+
+/// Which socket is in the folder; a new shim has a new one.
+pub(crate) fn socket_of(folder: &Folder) -> Option<Socket> {
+    let meta = std::fs::metadata(folder.socket()).ok()?;
+    Some((meta.ino(), (meta.ctime(), meta.ctime_nsec())))
+}
+
+/// Whether a shim holds the folder of a task that has not ended.
+pub fn is_held(folder: &Folder) -> Result<bool> {
+    Ok(!has_report(folder)? && matches!(folder.owner()?, Owner::Shim))
+}
+
+pub(crate) fn has_report(folder: &Folder) -> Result<bool> {
+    Ok(report_in(folder)?.is_some())
+}
+
+/// The report of a task that has ended. A damaged one does not count: a live shim writes another.
+pub(crate) fn report_in(folder: &Folder) -> Result<Option<ExitReport>> {
+    match folder.exit() {
+        Err(error) if error.kind() == Kind::Damaged => Ok(None),
+        exit => exit,
+    }
+}
+
+/// The report that a leaving shim has left behind; `None` if it has died. Waits until it is gone, because its report is
+/// complete before it ends.
+pub(crate) async fn gone(folder: &Folder) -> Result<Option<Box<ExitReport>>> {
+    if let Some(report) = folder.exit()? {
+        return Ok(Some(Box::new(report)));
+    }
+    drop(lock_after(folder).await?);
+    Ok(folder.exit()?.map(Box::new))
+}

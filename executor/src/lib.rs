@@ -151,7 +151,9 @@ pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::{compile_filter, configure};
 pub use idmap::Idmap;
 pub use inheritance::{InheritedLimits, leave_behind};
-pub use io::{Attachment, CallersPipe, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize};
+pub use io::{
+    Attachment, CallersPipe, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize, until_read,
+};
 pub use lifecycle::Status;
 pub use log::{
     Identity as FileIdentity, LogFile, LogFiles, LogLine, LogPlace, LogStream, log_places, rotated_file as rotated_log,

@@ -84,12 +84,37 @@ fn a_reader_that_dies_stops_no_task_and_the_next_one_reads_on() {
 }
 
 #[test]
-fn fifos_that_nobody_reads_are_refused_and_not_waited_for() {
+fn fifos_that_nobody_reads_are_refused_after_a_while() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
     plugin.task("true").unread().assert_refused(&["stdout.fifo", "reader"]);
     plugin.ping();
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+/// As Nomad's own executor waits for who reads: its logmon may be slow.
+#[test]
+fn a_task_whose_fifos_are_read_late_is_started() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let build = plugin.task("echo out; echo err >&2").unread();
+    let folder = build.folder();
+    let (name, logs) = (folder.file_name().expect("its name"), folder.parent().expect("above").join("alloc/logs"));
+    let readers = ["stdout", "stderr"].map(|stream| {
+        let mut shell = host.command("/bin/sh");
+        let script = "until [ -e \"$0\" ]; do sleep 0.01; done; sleep 0.3; exec cat \"$0\"";
+        shell.args(["-c", script]).arg(logs.join(format!(".{}.{stream}.fifo", name.display())));
+        host.spawn_command(shell)
+    });
+    let task = build.start();
+    plugin.wait(&task).assert_code(0);
+    for (reader, text) in readers.into_iter().zip(["out", "err"]) {
+        reader.finish().assert_says(text);
+    }
+    plugin.destroy(&task);
     plugin.kill();
     host.assert_nothing_left();
 }

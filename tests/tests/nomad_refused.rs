@@ -67,6 +67,18 @@ fn what_the_agent_does_not_allow() {
 }
 
 #[test]
+fn root_where_the_agent_does_not_allow_it() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    for user in ["root", "0", "root:root", "0:1000"] {
+        plugin.task("true").field("user", user).assert_refused(&["user", user, "allow_root"]);
+    }
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn what_is_there_in_no_task() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };

@@ -349,6 +349,25 @@ fn what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal() {
 }
 
 #[test]
+fn a_task_knows_its_users_name() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let whose = |user: &str, env: serde_json::Value| {
+        let build = plugin.task("echo \"$USER $LOGNAME\"").field("user", user).field("env", env);
+        let task = build.start();
+        plugin.wait(&task).assert_code(0);
+        let said = task.out().all();
+        plugin.destroy(&task);
+        said
+    };
+    assert_eq!(whose("", serde_json::json!({})), "nobody nobody\n");
+    assert_eq!(whose("daemon", serde_json::json!({"USER": "other"})), "other daemon\n");
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn many_tasks_at_once() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };

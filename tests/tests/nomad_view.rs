@@ -59,7 +59,7 @@ fn tasks_of_an_allocation_share_its_folder_and_nothing_else() {
 fn the_hosts_files_are_there_and_cannot_be_written() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
-    let plugin = agent.launch();
+    let plugin = agent.launch_with(json!({"allow_root": true}));
     let script = "for f in /usr/bin /etc /; do touch $f/x 2>/dev/null && echo $f can be written; done; \
                   ls /etc/passwd; ls -d /home /root/.ssh /var/lib/dpkg 2>/dev/null; true";
     assert_eq!(said(&plugin, plugin.task(script).field("user", "root")), "/etc/passwd\n");
@@ -110,7 +110,7 @@ fn variables_are_those_of_the_job_and_of_its_devices_and_none_of_the_agents() {
 fn a_task_is_nobody_unless_its_job_names_a_user() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
-    let plugin = agent.launch();
+    let plugin = agent.launch_with(json!({"allow_root": true}));
     let script = "id -un; grep -E '^(Cap(Eff|Prm|Bnd)|NoNewPrivs)' /proc/self/status | cut -f2 | tr '\\n' ' '";
     let (none, default) = ("0000000000000000", "00000000a80405fb");
     for (user, expected) in [
@@ -132,7 +132,7 @@ fn a_task_is_nobody_unless_its_job_names_a_user() {
 fn capabilities_are_added_and_dropped_within_what_the_agent_allows() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
-    let plugin = agent.launch_with(json!({"allow_caps": ["CHOWN", "KILL", "NET_ADMIN"]}));
+    let plugin = agent.launch_with(json!({"allow_root": true, "allow_caps": ["CHOWN", "KILL", "NET_ADMIN"]}));
     let masks = |add: &[&str], drop: &[&str]| {
         let build = plugin.task("grep CapEff /proc/self/status | cut -f2").field("user", "root");
         said(&plugin, build.config("cap_add", json!(add)).config("cap_drop", json!(drop)))
@@ -275,7 +275,7 @@ fn a_symlink_out_of_the_tasks_folder_is_not_followed() {
 fn devices_are_those_that_the_job_was_given() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
-    let plugin = agent.launch_with(json!({"allow_privileged": true}));
+    let plugin = agent.launch_with(json!({"allow_privileged": true, "allow_root": true}));
     let script = "ls /dev | sort | tr '\\n' ' '; head -c 0 /dev/given && echo given; head -c 0 /dev/mine && echo mine";
     let given = json!([{"host_path": "/dev/zero", "task_path": "/dev/given", "cgroup_permissions": "rw"}]);
     let mine = json!([{"host_path": "/dev/full", "container_path": "/dev/mine", "cgroup_permissions": "r"}]);
@@ -290,7 +290,7 @@ fn devices_are_those_that_the_job_was_given() {
 fn a_folder_of_the_host_is_the_root_where_the_agent_allows_it() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
-    let plugin = agent.launch_with(json!({"allow_host_paths": true}));
+    let plugin = agent.launch_with(json!({"allow_host_paths": true, "allow_root": true}));
     let root = host.busybox_root();
     root.file("mark", "here\n", 0o644);
     let config = json!({"command": "/bin/sh", "args": ["-c", "cat /mark; touch /new; id -u"], "image": root.path()});

@@ -22,16 +22,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_executor::handover::Fd;
-use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Release, Released, Result, Target};
-use rustix::fs::{Mode, OFlags};
+use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Release, Released, Result, Target, until_read};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout};
-
-/// How long to wait for a reader. Other shims wait without limit.
-const READER: Duration = Duration::from_secs(5);
-/// The pause between two looks for a reader, at first and at most.
-const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+use tokio::time::timeout;
 
 /// How long Delete waits for a client that does not read what an exec has written, as other shims do.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
@@ -122,23 +117,7 @@ impl Io {
     /// Waits for readers of stdout and stderr where these are FIFOs. Returns writing ends, so that the readers find a
     /// writer until the process has its own ends.
     pub async fn readers(&self) -> Vec<OwnedFd> {
-        let deadline = Instant::now() + READER;
-        let fifos = [&self.stdout, &self.stderr].into_iter().filter_map(|text| fifo_of(text));
-        let mut writers = Vec::new();
-        for path in fifos {
-            let mut pause = LOOKS[0];
-            loop {
-                // Other errors are reported when the FIFO is opened.
-                match rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
-                    Err(Errno::NXIO) if Instant::now() < deadline => {}
-                    opened => break writers.extend(opened.ok()),
-                }
-                // Poll, because the kernel does not report a reader that waits for a writer.
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LOOKS[1]);
-            }
-        }
-        writers
+        until_read([&self.stdout, &self.stderr].into_iter().filter_map(|text| fifo_of(text))).await
     }
 
     /// Opens the ends that the shim holds, so that the executor can open the others at once.
@@ -286,7 +265,7 @@ mod tests {
         assert!(nobodys.readers().await.is_empty());
         let io = Io { stdout: format!("fifo://{}", path.display()), ..Io::default() };
         let mut readers = std::pin::pin!(io.readers());
-        let pause = tokio::time::sleep(LOOKS[1]);
+        let pause = tokio::time::sleep(Duration::from_millis(50));
         tokio::select! {
             _ = &mut readers => panic!("nobody reads"),
             () = pause => {}

@@ -264,7 +264,22 @@ fn place_limits(task: &TaskConfig, hard: bool, around: Around<'_>, whole: &mut M
         (named, _) => named,
     };
     set(whole, "user", user.into());
+    name_user(user, whole);
     Ok(())
+}
+
+/// Sets USER and LOGNAME, as Nomad's own driver does, where the job does not.
+fn name_user(user: &str, whole: &mut Map<String, Value>) {
+    let name = user.split(':').next().unwrap_or_default();
+    // One that a number names may have any name.
+    if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return;
+    }
+    if let Some(env) = whole.get_mut("env").and_then(Value::as_object_mut) {
+        for key in ["USER", "LOGNAME"] {
+            env.entry(key).or_insert_with(|| name.into());
+        }
+    }
 }
 
 fn place_labels(task: &TaskConfig, nonce: &str, whole: &mut Map<String, Value>) -> Result<()> {

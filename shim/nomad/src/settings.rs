@@ -50,6 +50,13 @@ pub const AGENT: &[Field] = &[
         "Whether jobs may name the host's folders and files: as `image`, `mount` and `seccomp`.",
     )
     .or("false"),
+    Field::new(
+        "allow_root",
+        Form::Flag,
+        "",
+        "Whether jobs may name root as their `user`, which Nomad forbids its own drivers.",
+    )
+    .or("false"),
     Field::new("pids_limit", Form::Number, "", "The most processes and threads of a task whose job says nothing.").or("4096"),
     Field::new(
         "default_pid_mode",
@@ -69,6 +76,7 @@ pub struct Settings {
     pub allow_caps: BTreeSet<Capability>,
     pub allow_privileged: bool,
     pub allow_host_paths: bool,
+    pub allow_root: bool,
     pub pids_limit: u64,
     pub default_pid_mode: String,
     pub default_ipc_mode: String,
@@ -96,6 +104,7 @@ struct Written {
     allow_caps: Option<Vec<String>>,
     allow_privileged: bool,
     allow_host_paths: bool,
+    allow_root: bool,
     pids_limit: Option<u64>,
     default_pid_mode: Option<String>,
     default_ipc_mode: Option<String>,
@@ -110,6 +119,7 @@ impl Default for Settings {
             allow_caps: default_set(),
             allow_privileged: false,
             allow_host_paths: false,
+            allow_root: false,
             pids_limit: bowline_spec::DEFAULT_PIDS,
             default_pid_mode: "private".to_owned(),
             default_ipc_mode: "private".to_owned(),
@@ -152,6 +162,7 @@ impl Settings {
             },
             allow_privileged: written.allow_privileged,
             allow_host_paths: written.allow_host_paths,
+            allow_root: written.allow_root,
             pids_limit: written.pids_limit.unwrap_or(defaults.pids_limit),
             default_pid_mode: written.default_pid_mode.unwrap_or(defaults.default_pid_mode),
             default_ipc_mode: written.default_ipc_mode.unwrap_or(defaults.default_ipc_mode),

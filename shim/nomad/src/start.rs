@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bowline_client::Start;
 use bowline_client::launching_shim::made_up;
-use bowline_executor::{Doing, Error, Kind, Result, ShimCgroup, is_cgroup_v2};
+use bowline_executor::{Doing, Error, Kind, Result, ShimCgroup, is_cgroup_v2, until_read};
 use bowline_spec::Task as Description;
 use jiff::Timestamp;
 
@@ -55,6 +55,10 @@ async fn launch(
     config: &TaskConfig,
 ) -> Result<(Option<Timestamp>, TaskHandle)> {
     write(&described.files)?;
+    // Nomad's logmon may open its FIFOs after it has asked for the task.
+    let outputs = [&config.stdout_path, &config.stderr_path].map(Path::new);
+    let fifos: Vec<&Path> = outputs.into_iter().filter(|path| is_fifo(path)).collect();
+    let _writers = until_read(fifos).await;
     let task = known.client().start(Start::new(described.description.clone()).shim_cgroup(ShimCgroup::Root)).await?;
     match handle(known, nonce, config) {
         Ok(handle) => Ok(handle),
@@ -64,6 +68,10 @@ async fn launch(
             Err(error)
         }
     }
+}
+
+fn is_fifo(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.file_type().is_fifo())
 }
 
 /// What Nomad keeps of the task, and when that was started.

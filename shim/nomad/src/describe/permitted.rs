@@ -16,6 +16,7 @@ pub fn check(task: &Task, settings: &Settings, offsets: Offsets, folder: &Path) 
         Err(Error::new(Kind::BadSpec, message))
     };
     capabilities(task, settings)?;
+    user(task, settings)?;
     let privileged = |option: &str, what: &str| refused(option, what, "allow_privileged");
     let host_path = |option: &str, what: String| refused(option, &what, "allow_host_paths");
     if !settings.allow_privileged {
@@ -59,6 +60,17 @@ pub fn check(task: &Task, settings: &Settings, offsets: Offsets, folder: &Path) 
         }
     }
     Ok(())
+}
+
+/// Refuses root, as Nomad does for its own drivers (`user.denylist`), whose list does not name others'.
+fn user(task: &Task, settings: &Settings) -> Result<()> {
+    let named = task.user.as_ref().map(ToString::to_string).unwrap_or_default();
+    let name = named.split(':').next().unwrap_or_default();
+    if settings.allow_root || !(name == "root" || name.parse() == Ok(0_u32)) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::BadSpec, format!("user: {named} is root, and the agent does not set allow_root"))
+        .hint("name another user, or set `allow_root = true` in the agent's configuration of this plugin"))
 }
 
 fn capabilities(task: &Task, settings: &Settings) -> Result<()> {

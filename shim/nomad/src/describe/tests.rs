@@ -171,6 +171,7 @@ fn what_the_agent_does_not_allow_is_refused_and_given_where_it_does() {
     let generous = Settings {
         allow_privileged: true,
         allow_host_paths: true,
+        allow_root: true,
         allow_caps: Capability::all(),
         ..Settings::default()
     };

@@ -179,19 +179,17 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// (the default ones − dropped) + added. As Docker has it, `add = ["ALL"]`
-    /// starts from all of them, so that single ones can still be dropped.
+    /// starts from all of them, so that single ones can still be dropped; `drop = ["ALL"]` then drops none.
     pub fn allowed(&self) -> BTreeSet<Capability> {
         self.allowed_of(Capability::all())
     }
 
     /// Like [`Self::allowed`], where `all` is what ALL stands for.
     pub fn allowed_of(&self, all: BTreeSet<Capability>) -> BTreeSet<Capability> {
-        let start = match self.add.contains(&Entry::All) {
-            true => all,
-            false => default_set(),
-        };
-        let dropped =
-            |capability: &Capability| self.drop.contains(&Entry::All) || self.drop.contains(&Entry::One(*capability));
+        let adds_all = self.add.contains(&Entry::All);
+        let start = if adds_all { all } else { default_set() };
+        let drops_all = !adds_all && self.drop.contains(&Entry::All);
+        let dropped = |capability: &Capability| drops_all || self.drop.contains(&Entry::One(*capability));
         let mut allowed: BTreeSet<Capability> = start.into_iter().filter(|c| !dropped(c)).collect();
         allowed.extend(self.add.iter().filter_map(|entry| match entry {
             Entry::One(capability) => Some(*capability),
@@ -272,6 +270,8 @@ mod tests {
         assert!(capabilities(&["KILL"], &["KILL"]).allowed().contains(&"KILL".parse().unwrap()));
         let most = capabilities(&["ALL"], &["SYS_ADMIN"]).allowed();
         assert_eq!(most.len(), 40);
+        assert_eq!(capabilities(&["ALL"], &["ALL"]).allowed(), Capability::all());
+        assert_eq!(capabilities(&["ALL"], &["ALL", "SYS_ADMIN"]).allowed().len(), 40);
     }
 
     #[test]

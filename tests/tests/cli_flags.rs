@@ -364,6 +364,7 @@ fn capabilities_are_added_and_dropped() {
     of(&[], 0, true);
     of(&["--cap-drop=CHOWN"], 0, false);
     of(&["--cap-drop=all", "--cap-add=cap_chown"], 0, true);
+    of(&["--cap-drop=ALL", "--cap-add=ALL"], 13, true);
     of(&[], 13, false);
     of(&["--cap-add", "NET_RAW"], 13, true);
     assert_misused("--cap-add", &["", "FLY", "CHOWN,KILL"]);

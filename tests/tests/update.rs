@@ -431,3 +431,14 @@ fn huge_pages_are_limited_on_either_hierarchy() {
     task.end();
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_period_without_a_limit_is_in_effect() {
+    let host = Host::new();
+    let file = File("cpu", "cpu.cfs_period_us", "cpu.max");
+    let value = |us: &str| if only_v2() { format!("max {us}") } else { us.to_owned() };
+    let task = host.task("exec sleep 1000").toml("cpu.period = '50ms'").start();
+    assert_eq!(file.of(&task), value("50000"));
+    task.end();
+    host.assert_nothing_left();
+}

@@ -77,7 +77,7 @@ fn cpu(task: &Task, host: &Host) -> Result<Option<LinuxCpu>, Invalid> {
     let mut cpu = LinuxCpu::default();
     cpu.set_shares(asked.shares)
         .set_quota(quota)
-        .set_period(quota.map(|_| asked.period_us()))
+        .set_period((quota.is_some() || asked.period.is_some()).then(|| asked.period_us()))
         .set_realtime_runtime(asked.realtime_us().map(|(runtime, _)| i64::try_from(runtime).unwrap_or(i64::MAX)))
         .set_realtime_period(asked.realtime_us().map(|(_, period)| period))
         .set_cpus(asked.cpuset.as_ref().map(IdSet::to_string))

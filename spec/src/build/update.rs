@@ -50,7 +50,7 @@ fn memory(update: &MemoryUpdate, merged: &Task, whole: Option<&LinuxMemory>) -> 
 fn cpu(update: &CpuUpdate, merged: &Task, whole: Option<&LinuxCpu>) -> Option<LinuxCpu> {
     let mut cpu = LinuxCpu::default();
     cpu.set_shares(update.shares);
-    if update.limit.is_some() || (update.period.is_some() && merged.cpu.limit.is_some()) {
+    if update.limit.is_some() || update.period.is_some() {
         cpu.set_quota(Some(merged.cpu.quota_us().unwrap_or(-1)));
         cpu.set_period(Some(merged.cpu.period_us()));
     }
@@ -155,11 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn a_period_alone_changes_the_quota_of_a_limit_only() {
+    fn a_period_alone_changes_the_quota_of_a_limit_too() {
         let limited = changes("cpu.limit = 0.5", "cpu.period = '50ms'", false).unwrap();
         let cpu = limited.cpu().clone().unwrap();
         assert_eq!((cpu.quota(), cpu.period()), (Some(25_000), Some(50_000)));
-        assert!(changes("", "cpu.period = '50ms'", false).unwrap().cpu().is_none());
+        let unlimited = changes("", "cpu.period = '50ms'", false).unwrap();
+        let cpu = unlimited.cpu().clone().unwrap();
+        assert_eq!((cpu.quota(), cpu.period()), (Some(-1), Some(50_000)));
     }
 
     #[test]

@@ -243,7 +243,7 @@ fn named(whole: &str, part: &str) -> Result<String, Invalid> {
     let wrong = |why: &str| Invalid::value(format!("{whole:?} is not a place for cgroups: {why}"));
     let part = TaskId::of_manager(part).map_err(|error| wrong(&error.reason))?;
     if part.ends_with(".slice") {
-        return Err(wrong(&format!("{part:?} is a slice, which is named without its suffix")));
+        return Err(wrong(&format!("{:?} is a slice, which is named without its suffix", part.as_str())));
     }
     Ok(part.as_str().to_owned())
 }

@@ -555,10 +555,46 @@ fn a_pod_and_a_sandbox_are_named_for_either_driver_and_back() {
     let both = name(&host, &[&place[..], &["--json"]].concat()).assert_code(0).json();
     assert_eq!(both["systemd"], "/ecs.slice/ecs-111mytaskid.slice");
     assert_eq!(both["cgroupfs"], "/ecs/111mytaskid");
-    // Only below the root of pods is it a pod's.
-    name(&host, &["/ecs/podcast"]).assert_says("root ecs\nsandbox podcast");
+    // Only below the root of pods is it a pod's, and only below ours a sandbox's.
+    name(&host, &["/ecs/111mytaskid", "--root", "/ecs"]).assert_says("root ecs\nsandbox 111mytaskid");
     let back = name(&host, &["/ecs/podcast", "--root", "ecs", "--json"]).assert_code(0).json();
     assert_eq!((&back["pod"], &back["qos"]), (&"cast".into(), &"guaranteed".into()));
+    host.assert_nothing_left();
+}
+
+/// As the kubelet makes them, wherever its root is, and as it writes the classes.
+#[test]
+fn cgroups_of_a_kubelets_pods_and_their_containers_are_named() {
+    let host = Host::new();
+    let pod = "/h9b.slice/h9b-kubepods.slice/h9b-kubepods-besteffort.slice/h9b-kubepods-besteffort-pod1_2.slice";
+    for (path, container) in [
+        ("/h9b/kubepods/besteffort/pod1-2", ""),
+        (pod, ""),
+        ("/h9b/kubepods/besteffort/pod1-2/abc", "container abc\n"),
+        (&format!("{pod}/cri-containerd-abc.scope"), "container abc\n"),
+    ] {
+        let expected = format!("{container}pod 1-2\nqos best-effort\nroot h9b/kubepods");
+        name(&host, &[path]).assert_says(&expected);
+    }
+    for class in ["BestEffort", "besteffort", "best-effort"] {
+        name(&host, &["--pod", "1", "--qos", class]).assert_says("/kubepods/besteffort/pod1");
+    }
+    for (class, path) in [("Burstable", "/kubepods/burstable/pod1"), ("Guaranteed", "/kubepods/pod1")] {
+        name(&host, &["--pod", "1", "--qos", class]).assert_says(path);
+    }
+    for path in ["/docker/abc", "/kubepods/burstable", "/user.slice/user-0.slice", "/ecs/podcast", "/bowline/a/b"] {
+        name(&host, &[path]).assert_code(1);
+    }
+    let refused = name(&host, &["--sandbox", "x", "--root", "a.slice"]);
+    refused.assert_refused(2, &["\"a.slice\" is a slice"]);
+    assert!(!refused.err().contains("TaskId"), "{refused}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_limit_of_no_memory_is_refused() {
+    let host = Host::new();
+    host.bowline(["cgroup", "set", "/bowline-test-none", "--memory", "0"]).assert_refused(2, &["--memory", "0"]);
     host.assert_nothing_left();
 }
 

@@ -45,19 +45,32 @@ fn print(args: &NameArgs, paths: std::result::Result<(String, String), Invalid>)
     .map(|()| 0)
 }
 
-/// Prints whose cgroup `path` is: the pod's, if its root is that of pods, else the sandbox's.
+/// Prints whose cgroup `path` is: a pod's or a container's of one, if its root is that of pods, else a sandbox's of ours,
+/// or of the root that `args` name.
 fn whose(state: &StateDir, path: &str, args: &NameArgs) -> Result<u8> {
     let path = match path.strip_suffix(".slice") {
         Some(_) if !path.contains('/') => unit::slice_path(path),
         _ => path.to_owned(),
     };
     let root = args.root.as_deref().map(|root| root.trim_matches('/'));
-    let pod = PodPlace::of_path(&path).filter(|pod| pod.root() == root.unwrap_or(PODS));
-    let sandbox = SandboxPlace::of_path(&path).filter(|sandbox| root.is_none_or(|root| sandbox.prefix() == root));
-    let found = match (pod, sandbox) {
-        (Some(pod), _) => json!({"pod": pod.uid(), "qos": pod.class(), "root": pod.root()}),
-        (None, Some(sandbox)) => json!({"sandbox": state.id_of(sandbox.id()), "root": sandbox.prefix()}),
-        (None, None) => return Ok(NOWHERE),
+    let pod_at = |path: &str| {
+        // The kubelet may have its root below another.
+        let holds_pods = |of: &str| root.map_or_else(|| of.rsplit('/').next() == Some(PODS), |root| of == root);
+        PodPlace::of_path(path).filter(|pod| holds_pods(&pod.root()))
+    };
+    let of_pod = |pod: &PodPlace| json!({"pod": pod.uid(), "qos": pod.class(), "root": pod.root()});
+    let found = if let Some(pod) = pod_at(&path) {
+        of_pod(&pod)
+    } else if let Some((above, last)) = path.rsplit_once('/')
+        && let Some(pod) = pod_at(above)
+    {
+        let mut found = of_pod(&pod);
+        found["container"] = container(last).into();
+        found
+    } else if let Some(sandbox) = SandboxPlace::of_path(&path).filter(|of| of.prefix() == root.unwrap_or(OURS)) {
+        json!({"sandbox": state.id_of(sandbox.id()), "root": sandbox.prefix()})
+    } else {
+        return Ok(NOWHERE);
     };
     if args.json {
         return json::print(&found).map(|()| 0);
@@ -66,4 +79,10 @@ fn whose(state: &StateDir, path: &str, args: &NameArgs) -> Result<u8> {
         say(&format!("{name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)))?;
     }
     Ok(0)
+}
+
+/// The id of a container, from its cgroup in a pod's: with systemd a scope, where the runtime's name is before it.
+fn container(name: &str) -> &str {
+    let Some(unit) = name.strip_suffix(".scope") else { return name };
+    unit.rsplit_once('-').map_or(unit, |(_, id)| id)
 }

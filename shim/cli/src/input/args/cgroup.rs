@@ -8,7 +8,7 @@ use bowline_spec::budget::Class;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use crate::input::args::parsers::{one_of, variable};
+use crate::input::args::parsers::variable;
 use crate::input::args::update::{ceiling, count};
 use crate::input::examples;
 
@@ -136,7 +136,7 @@ pub struct NameArgs {
     #[arg(long, value_name = "ID", group = "what")]
     pub sandbox: Option<String>,
     /// The pod's class of service: guaranteed, burstable or best-effort
-    #[arg(long, value_name = "CLASS", value_parser = one_of::<Class, 3>(["guaranteed", "burstable", "best-effort"]), hide_possible_values = true, requires = "pod")]
+    #[arg(long, value_name = "CLASS", value_parser = class, requires = "pod")]
     pub qos: Option<Class>,
     /// The cgroup above all pods or all sandboxes [default: kubepods, bowline]
     #[arg(long, value_name = "PATH")]
@@ -147,6 +147,24 @@ pub struct NameArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Reads a limit of memory. The kernel takes 0 as well, which would end all that is there.
+fn memory(text: &str) -> Result<Ceiling<ByteSize>, String> {
+    match ceiling::<ByteSize>(text)? {
+        Ceiling::At(size) if size.as_i64() == 0 => Err("a limit of 0 leaves no memory; max is no limit".to_owned()),
+        limit => Ok(limit),
+    }
+}
+
+/// Reads a class as the kubelet writes it too: BestEffort, besteffort.
+fn class(text: &str) -> Result<Class, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "guaranteed" => Ok(Class::Guaranteed),
+        "burstable" => Ok(Class::Burstable),
+        "besteffort" | "best-effort" => Ok(Class::BestEffort),
+        _ => Err(format!("{text:?} is none of guaranteed, burstable, best-effort")),
+    }
 }
 
 /// Whose rules a cgroup's name follows.
@@ -174,7 +192,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=262_144))]
     pub shares: Option<u64>,
     /// Memory limit: 64M, max
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = memory)]
     pub memory: Option<Ceiling<ByteSize>>,
     /// Limit of processes and threads: 64, max
     #[arg(long, allow_negative_numbers = true, value_parser = count)]

@@ -87,6 +87,26 @@ fn the_members_limits_make_the_budget_and_follow_them() {
     host.assert_nothing_left();
 }
 
+/// The kernel of v1 counts a member's cgroup for some time after it was removed, and refuses less for the sandbox till
+/// then.
+#[test]
+fn a_member_that_has_ended_leaves_its_time_to_nobody() {
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("budget = 'members'").create();
+    let small = member(&sandbox, "cpu.limit = 0.25");
+    let large = member(&sandbox, "cpu.limit = 0.5");
+    assert_eq!(sandbox.limits().cpu, "75000 100000");
+    large.bowline("stop", ["--grace=0"]).assert_code(0);
+    eventually("the joint limit is lower", || (sandbox.limits().cpu == "25000 100000").then_some(()));
+    for cpus in ["0.5", "0.1"].into_iter().cycle().take(16) {
+        host.bowline(["run", "--rm", "--sandbox", sandbox.id(), "--cpus", cpus, "--", "true"]).assert_code(0);
+    }
+    eventually("the joint limit is as before", || (sandbox.limits().cpu == "25000 100000").then_some(()));
+    large.bowline("rm", []).assert_code(0);
+    sandbox.lose(&small);
+    host.assert_nothing_left();
+}
+
 /// A member's own CPU time in each period.
 fn quota_of(task: &Task<'_>) -> String {
     let text = match only_v2() {

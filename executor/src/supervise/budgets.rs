@@ -81,7 +81,10 @@ impl Supervisor {
         let left = self.budget(sandbox, |shares| drop(shares.remove(id))).await;
         if let Err(error) = left {
             tracing::error!(%error, "the joint limits still count a member that has gone");
-            sandbox.facts.change(|facts| facts.shares.remove(id));
+            sandbox.facts.change(|facts| {
+                facts.shares.remove(id);
+                facts.joint.notes.push(format!("the joint limits still count {id}, which has gone: {error}"));
+            });
         }
     }
 
@@ -236,7 +239,7 @@ impl Supervisor {
                 self.layout.change_whole(cgroup, &changes, follows, tell)?;
                 if released { self.layout.release_realtime(cgroup) } else { Ok(()) }
             };
-            let lowered = joint.has_less_realtime_than(before);
+            let lowered = joint.has_less_time_than(before);
             worker::start("the joint limits", || {
                 if lowered { patiently(change) } else { change() }?;
                 if spares_other {
@@ -249,8 +252,8 @@ impl Supervisor {
     }
 }
 
-/// How long a member that has gone may keep its time for realtime scheduling: the kernel gives that back a grace period
-/// of RCU later, and reports it to nobody.
+/// How long a member that has gone may keep its CPU time and its time for realtime scheduling: the kernel of v1 gives
+/// those back up to some grace periods of RCU later, refuses less for the sandbox until then, and reports it to nobody.
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 
 /// Repeats a change that takes away what a member that has just gone had. Blocks: for workers.

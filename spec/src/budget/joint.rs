@@ -109,9 +109,9 @@ impl Joint {
         }
     }
 
-    /// Whether there is less time for realtime scheduling than in `before`.
-    pub fn has_less_realtime_than(&self, before: &Joint) -> bool {
-        self.rt_share() < before.rt_share()
+    /// Whether there is less CPU time than in `before`, or less time for realtime scheduling.
+    pub fn has_less_time_than(&self, before: &Joint) -> bool {
+        !self.has_more_time_than(before) || self.rt_share() < before.rt_share()
     }
 
     /// Time for realtime scheduling, in millionths of a period.

@@ -3,6 +3,7 @@
 //! Procfs and sysfs are opened once and everything in them is found from there: another task with the same root
 //! folder may rename the folder `/proc` between any two steps, and a mount moves with its folder.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write as _;
@@ -143,7 +144,9 @@ pub fn read_only_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<
 pub fn masked_paths(trees: &Trees, place: &Place<'_>, root: &OwnedFd, spec: &Spec, null: &Null) -> Result<()> {
     let linux = spec.linux().as_ref();
     let (mut files, mut folders) = (Vec::new(), Vec::new());
-    for path in linux.and_then(|l| l.masked_paths().as_ref()).into_iter().flatten() {
+    // One that is there twice is hidden once.
+    let paths: BTreeSet<&String> = linux.and_then(|l| l.masked_paths().as_ref()).into_iter().flatten().collect();
+    for path in paths {
         let Some(target) = place.existing(path).map_err(|error| error.within(cannot_mask(path)))? else { continue };
         let kind = file_type(&target).doing(Kind::Internal, || cannot_mask(path))?;
         let all = if kind == FileType::Directory { &mut folders } else { &mut files };

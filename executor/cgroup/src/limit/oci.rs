@@ -23,8 +23,11 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     let mut files: Vec<(&String, &String)> = resources.unified().iter().flatten().collect();
     files.sort_unstable();
     out.extend(files.into_iter().flat_map(|(file, value)| of_file(file, value)));
-    let hugepages = resources.hugepage_limits().iter().flatten();
-    out.extend(hugepages.map(|of| Limit::Hugepages { size: of.page_size().clone(), most: Amount::oci(of.limit()) }));
+    for (index, of) in resources.hugepage_limits().iter().flatten().enumerate() {
+        let size = of.page_size().clone();
+        check_page_size(index, &size)?;
+        out.push(Limit::Hugepages { size, most: Amount::oci(of.limit()) });
+    }
     for (device, most) in resources.rdma().iter().flatten() {
         let (handles, objects) = (most.hca_handles(), most.hca_objects());
         if handles.is_some() || objects.is_some() {
@@ -33,6 +36,16 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     }
     network(&mut out, resources);
     Ok(out)
+}
+
+/// Checks the size of a huge page, which is a part of a file's name.
+fn check_page_size(index: usize, size: &str) -> Result<()> {
+    let number = ["KB", "MB", "GB"].iter().find_map(|unit| size.strip_suffix(unit));
+    if number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())) {
+        return Ok(());
+    }
+    let message = format!("linux.resources.hugepageLimits[{index}].pageSize: {size:?} is no page size");
+    Err(Error::new(Kind::BadSpec, message).hint("write one that the host has, such as 2MB or 1GB"))
 }
 
 /// Checks the rules of the device allow-list.
@@ -170,6 +183,19 @@ mod tests {
     #[test]
     fn less_memory_and_swap_than_memory_is_refused() {
         assert_eq!(of_memory(2, 1).expect_err("less").kind(), Kind::BadSpec);
+    }
+
+    #[test]
+    fn a_page_size_that_is_none_is_named() {
+        let hugepages = |size: &str| {
+            let limits = serde_json::json!({"hugepageLimits": [{"pageSize": size, "limit": 1}]});
+            of(&serde_json::from_value(limits).expect("resources"))
+        };
+        assert!(hugepages("2MB").is_ok() && hugepages("64KB").is_ok());
+        for size in ["", "MB", "2mb", "2M", "2MB/../x", "-2MB"] {
+            let error = hugepages(size).expect_err(size);
+            assert!(error.message().starts_with("linux.resources.hugepageLimits[0].pageSize: "), "{error}");
+        }
     }
 
     #[test]

@@ -96,9 +96,9 @@ fn cost_of_a_launch_in_system_calls() {
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
     let bare = || run("--init=false");
-    Recorded { v1: 1429, v2: 1440 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    Recorded { v1: 1432, v2: 1440 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1570, v2: 1560 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1566, v2: 1560 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 
@@ -126,19 +126,19 @@ fn cost_of_an_exec_in_system_calls() {
             task.exec("exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 124, v2: 126 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
+    Recorded { v1: 128, v2: 130 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
     let limited = || {
         of_the_shim(&host, &task, || {
             task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 142, v2: 132 }.assert_calls("an exec with a deadline", limited);
+    Recorded { v1: 145, v2: 136 }.assert_calls("an exec with a deadline", limited);
     let command = || {
         let mut exec = host.command(binary("bowline"));
         exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
         calls_of_ours(&trace(&host, &exec), "/bin/sh")
     };
-    Recorded { v1: 125, v2: 127 }.assert_calls("the command `bowline exec`", command);
+    Recorded { v1: 127, v2: 129 }.assert_calls("the command `bowline exec`", command);
     task.end();
     host.assert_nothing_left();
 }
@@ -171,7 +171,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
     eventually("its clients have gone", || (task.socket_ends() == 1).then_some(()));
     let before = count();
     Recorded { v1: 103, v2: 61 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
-    Recorded { v1: 344, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
+    Recorded { v1: 340, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
     }
@@ -185,7 +185,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
         eventually("it has left", || (streams() == 0).then_some(()));
     }
     settled(before);
-    Recorded { v1: 364, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
+    Recorded { v1: 352, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
     task.end();
     host.assert_nothing_left();
 }
@@ -264,10 +264,10 @@ fn cost_of_what_has_left_in_pages_is_none() {
 fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
     for (name, most) in [
-        ("bowline", 9369),
-        ("bowline-shim", 6961),
-        ("containerd-shim-bowline-v1", 7414),
-        ("nomad-driver-bowline", 4756),
+        ("bowline", 9376),
+        ("bowline-shim", 6970),
+        ("containerd-shim-bowline-v1", 7424),
+        ("nomad-driver-bowline", 4760),
     ] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;
         Recorded { v1: most, v2: most }.assert_holds(&format!("KiB of {name}"), size.div_ceil(1024), "");

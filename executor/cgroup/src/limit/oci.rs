@@ -171,7 +171,7 @@ fn rates(of: Rate, devices: &Option<Vec<LinuxThrottleDevice>>) -> impl Iterator<
 
 #[cfg(test)]
 mod tests {
-    use oci_spec::runtime::{LinuxMemoryBuilder, LinuxResourcesBuilder};
+    use oci_spec::runtime::{LinuxHugepageLimitBuilder, LinuxMemoryBuilder, LinuxResourcesBuilder};
 
     use super::*;
 
@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn a_page_size_that_is_none_is_named() {
         let hugepages = |size: &str| {
-            let limits = serde_json::json!({"hugepageLimits": [{"pageSize": size, "limit": 1}]});
-            of(&serde_json::from_value(limits).expect("resources"))
+            let limit = LinuxHugepageLimitBuilder::default().page_size(size).limit(1).build().expect("a limit");
+            of(&LinuxResourcesBuilder::default().hugepage_limits(vec![limit]).build().expect("resources"))
         };
         assert!(hugepages("2MB").is_ok() && hugepages("64KB").is_ok());
         for size in ["", "MB", "2mb", "2M", "2MB/../x", "-2MB"] {

@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use crate::runner::{self, Runner};
 use crate::shim::Call;
 
+/// How long the processes of a container may take to end on a busy machine.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
 /// A runtime that is installed.
 pub struct Peer {
     /// What it is called: `crun`.
@@ -171,7 +174,11 @@ impl Drop for Peer {
         // After an error some may be left.
         let left = fs::read_dir(self.work.join("state")).into_iter().flatten().flatten();
         for id in left.filter_map(|entry| entry.file_name().into_string().ok()) {
-            let _ = self.remove(&id);
+            let begun = Instant::now();
+            // runc gives up a cgroup whose many processes take a while to end.
+            while self.remove(&id).is_err() && begun.elapsed() < GONE_WITHIN {
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
     }
 }

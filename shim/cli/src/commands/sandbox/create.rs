@@ -2,7 +2,7 @@
 
 use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
-use bowline_executor::{Error, Kind, Result, SandboxRecord, ShimCgroup, StateDir};
+use bowline_executor::{Error, Folder, Kind, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
@@ -66,8 +66,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     match made {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            // A shim that is asked to remove its sandbox leaves.
-            let error = if error.kind() == Kind::NotFound { removed_meanwhile(&id) } else { error };
+            let error = if is_removed(up.folder()) { removed_meanwhile(&id) } else { error };
             return Err(up.abandon_sandbox(state, &id, error));
         }
         Err(signal) => return Ok(tell_of_interrupt(&up.abandon_sandbox(state, &id, interrupted()), signal)),
@@ -94,6 +93,14 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     warn(&found);
     if json { json::print(&found) } else { say(id.as_str()) }?;
     Ok(0)
+}
+
+/// Whether somebody else has had the shim remove its sandbox.
+fn is_removed(folder: &Folder) -> bool {
+    match folder.sandbox() {
+        Ok(record) => record.is_none_or(|record| record.taken_down),
+        Err(error) => error.kind() == Kind::NotFound,
+    }
 }
 
 fn removed_meanwhile(id: &TaskId) -> Error {

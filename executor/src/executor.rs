@@ -205,9 +205,12 @@ impl Executor {
     ///
     /// # Errors
     /// `BadSpec`, `Unsupported`, or an error from a plugin: nothing of the sandbox is then left.
-    /// `BadSpec`, `Unsupported`, what plugins say: nothing of it is then left.
     pub async fn create_sandbox(&self) -> Result<()> {
-        let supervisor = self.to_launch().await?;
+        let supervisor = self.to_launch().await.map_err(|error| match error.kind() {
+            // Who leaves at once was asked to remove its sandbox.
+            Kind::NotFound => Error::new(Kind::WrongState, "it was removed while it was being made"),
+            _ => error,
+        })?;
         supervisor.work_held("the making of the sandbox", async |it| it.create_sandbox().await).await
     }
 

@@ -64,7 +64,7 @@ impl StateDir {
     }
 
     /// Which other state folder has what is called `name` on the host, where the name tells or that folder has it.
-    pub(crate) fn is_of_another(&self, name: &str) -> Option<String> {
+    pub(crate) fn other_owner_of(&self, name: &str) -> Option<String> {
         let own = self.mark();
         if !own.is_empty() && name.ends_with(&own) {
             return None;

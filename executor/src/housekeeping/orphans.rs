@@ -195,7 +195,7 @@ impl Cgroups {
         left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate, alive.is_some())));
         for one in left.iter_mut().filter(|one| one.folder.is_none() && one.what != What::Pod && !one.owned) {
             // A task that runs can go on under a new shim, which that state folder starts.
-            if let Some(other) = state.is_of_another(&one.name)
+            if let Some(other) = state.other_owner_of(&one.name)
                 && one.processes > 0
             {
                 one.owned = true;

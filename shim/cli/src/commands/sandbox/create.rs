@@ -2,7 +2,7 @@
 
 use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
-use bowline_executor::{Error, Folder, Kind, Result, SandboxRecord, ShimCgroup, StateDir};
+use bowline_executor::{Error, Kind, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
@@ -66,7 +66,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     match made {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            let error = if is_removed(up.folder()) { removed_meanwhile(&id) } else { error };
+            let error = if error.kind() == Kind::WrongState { removed_meanwhile(&id, error) } else { error };
             return Err(up.abandon_sandbox(state, &id, error));
         }
         Err(signal) => return Ok(tell_of_interrupt(&up.abandon_sandbox(state, &id, interrupted()), signal)),
@@ -95,17 +95,10 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Whether somebody else has had the shim remove its sandbox.
-fn is_removed(folder: &Folder) -> bool {
-    match folder.sandbox() {
-        Ok(record) => record.is_none_or(|record| record.taken_down),
-        Err(error) => error.kind() == Kind::NotFound,
-    }
-}
-
-fn removed_meanwhile(id: &TaskId) -> Error {
-    Error::new(Kind::WrongState, format!("sandbox {id} was removed while it was being made"))
-        .hint("somebody else removes or replaces it at the same time; look at which one is there, or try again")
+/// `error` of a shim that somebody else has asked to remove the sandbox, with its name.
+fn removed_meanwhile(id: &TaskId, error: Error) -> Error {
+    let hint = "somebody else removes or replaces it at the same time; look at which one is there, or try again";
+    error.within(format_args!("sandbox {id}")).hint(hint)
 }
 
 /// Applies the flags on top of what a file says.

@@ -1,4 +1,4 @@
-//! What the folder of a task tells of its shim: which socket it has, whether it lives, and what it has left behind.
+//! What a task's folder says about its shim: which socket it has, whether it lives, and what it has left behind.
 
 use std::os::unix::fs::MetadataExt as _;
 

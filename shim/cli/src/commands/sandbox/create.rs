@@ -66,7 +66,9 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     match made {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            let error = if error.kind() == Kind::WrongState { removed_meanwhile(&id, error) } else { error };
+            // What has a hint of its own is about something else.
+            let is_removed = error.kind() == Kind::WrongState && error.hint_text().is_none();
+            let error = if is_removed { removed_meanwhile(&id, error) } else { error };
             return Err(up.abandon_sandbox(state, &id, error));
         }
         Err(signal) => return Ok(tell_of_interrupt(&up.abandon_sandbox(state, &id, interrupted()), signal)),

@@ -49,7 +49,7 @@ enum Loop {
     Failed(Error),
     /// The loop has ended. What it has held is freed with the last handle: a shim exits before that, and the kernel
     /// closes its descriptors faster than one by one.
-    Gone(#[allow(dead_code, reason = "held, not used")] Option<Rc<Supervisor>>),
+    Gone(Option<Rc<Supervisor>>),
 }
 
 impl Loop {
@@ -186,6 +186,17 @@ impl Executor {
         if supervisor.is_over() { Err(gone()) } else { Ok(supervisor) }
     }
 
+    /// The loop, for the launch of a task. Where the shim leaves with its sandbox, the error says so.
+    async fn to_launch_task(&self) -> Result<Rc<Supervisor>> {
+        self.to_launch().await.map_err(|error| {
+            let removed = self.state.look(|turns| match turns {
+                Loop::Turns(supervisor) | Loop::Gone(Some(supervisor)) => supervisor.removed_sandbox(),
+                Loop::Begins | Loop::Failed(_) | Loop::Gone(None) => None,
+            });
+            removed.unwrap_or(error)
+        })
+    }
+
     /// Ends a loop that could not start, once a caller has its error or nobody is left to ask.
     fn give_up(&self) {
         self.state.change(|turns| {
@@ -266,7 +277,7 @@ impl Executor {
     /// `AlreadyExists`, `BadSpec`, `CommandNotFound`, `NotExecutable`,
     /// `Unsupported`: nothing of the task is then left.
     pub async fn launch(&self, launch: Launch) -> Result<Launched> {
-        self.to_launch().await?.launching(launch, async |it, launch| it.launch(launch).await).await
+        self.to_launch_task().await?.launching(launch, async |it, launch| it.launch(launch).await).await
     }
 
     /// The first half of [`Executor::launch`]: when this returns, everything is done except the
@@ -275,7 +286,7 @@ impl Executor {
     /// # Errors
     /// As for a launch.
     pub async fn create(&self, launch: Launch) -> Result<Launched> {
-        self.to_launch().await?.launching(launch, async |it, launch| it.create(launch).await).await
+        self.to_launch_task().await?.launching(launch, async |it, launch| it.create(launch).await).await
     }
 
     /// The second half: returns once the program is executed. The program may have ended by then.

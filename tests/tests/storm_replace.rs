@@ -73,6 +73,30 @@ fn members_that_replace_each_other_leave_one() {
 }
 
 #[test]
+fn members_that_come_as_their_sandbox_goes_run_or_are_told_so() {
+    let host = Host::new();
+    storm(10, |round| {
+        let sandbox = host.sandbox().create();
+        let members = (0..3).map(|of| {
+            std::thread::sleep(Duration::from_millis((of * round as u64) % 7));
+            sandbox.task("true").flag("--rm").spawn().1
+        });
+        let members: Vec<Process> = members.collect();
+        std::thread::sleep(Duration::from_millis(4 * (round as u64 % 8)));
+        host.bowline(["sandbox", "rm", "-f", sandbox.id()]).assert_code(0);
+        for ran in all_end(members) {
+            // Killed with the sandbox.
+            if !matches!(ran.code, Some(0 | 137)) {
+                let text = ran.err();
+                let is_told = ["is being removed", "there is no sandbox named"].iter().any(|why| text.contains(why));
+                assert!(ran.code == Some(125) && is_told && text.contains(sandbox.id()), "round {round}: {ran:?}");
+            }
+        }
+    });
+    host.assert_nothing_left();
+}
+
+#[test]
 fn rm_and_stop_beside_a_restart_end_and_leave_what_follows() {
     let host = Host::new();
     storm(8, |round| {

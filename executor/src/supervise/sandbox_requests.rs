@@ -36,6 +36,11 @@ impl Supervisor {
         self.sandbox.borrow().clone().filter(|sandbox| sandbox.facts.look(|facts| facts.life.is_there()))
     }
 
+    /// The error for a launch into the sandbox with which the shim leaves.
+    pub fn removed_sandbox(&self) -> Option<Error> {
+        self.sandbox.borrow().as_ref().map(|sandbox| sandbox.is_removed())
+    }
+
     /// Whether a sandbox was requested, whatever became of it.
     pub(super) fn has_sandbox(&self) -> bool {
         self.sandbox.borrow().is_some()

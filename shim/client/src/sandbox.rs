@@ -23,6 +23,11 @@ pub fn dead(id: &TaskId) -> Error {
         .hint(format!("`bowline sandbox rm -f {id}` cleans up after it"))
 }
 
+/// The error for a sandbox that its shim has taken down, and whose records are about to be removed.
+fn removed(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("sandbox {id} is being removed"))
+}
+
 /// The error for a call that needs a sandbox while the sandbox is still being made.
 pub fn starting(id: &TaskId) -> Error {
     Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment")
@@ -49,10 +54,15 @@ pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
 /// # Errors
 /// As [`folder`]; `WrongState` when its shim died and it cannot be taken over.
 pub async fn of(state: &StateDir, id: &TaskId, programs: &Programs) -> Result<Shim> {
-    match find_or_adopt(&folder(state, id)?, id, programs).await {
+    let folder = folder(state, id)?;
+    match find_or_adopt(&folder, id, programs).await {
         Ok(Presence::Live(shim)) => Ok(shim),
         Ok(Presence::Starting) => Err(starting(id)),
-        Ok(Presence::Dead | Presence::Exited(_)) => Err(dead(id)),
+        Ok(Presence::Dead | Presence::Exited(_)) => Err(match folder.sandbox() {
+            Ok(Some(record)) if record.taken_down => removed(id),
+            Ok(None) if matches!(folder.exists(), Ok(false)) => unknown(id),
+            _ => dead(id),
+        }),
         Err(error) if error.kind() == Kind::NotFound => Err(unknown(id)),
         Err(error) => Err(error),
     }

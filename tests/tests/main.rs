@@ -21,6 +21,7 @@ mod bridge;
 mod bundle_run;
 mod cgroup_commands;
 mod cgroup_meddled;
+mod cgroup_names;
 mod cgroup_systemd;
 mod cli_flags;
 mod cli_help;

@@ -89,7 +89,7 @@ fn members_that_come_as_their_sandbox_goes_run_or_are_told_so() {
             if !matches!(ran.code, Some(0 | 137)) {
                 let text = ran.err();
                 let is_told = ["is being removed", "there is no sandbox named"].iter().any(|why| text.contains(why));
-                assert!(ran.code == Some(125) && is_told && text.contains(sandbox.id()), "round {round}: {ran:?}");
+                assert!(ran.code == Some(125) && is_told && text.contains(sandbox.id()), "round {round}: {ran}");
             }
         }
     });

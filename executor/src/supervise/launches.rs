@@ -85,11 +85,11 @@ impl Supervisor {
     /// Launches a task in the sandbox, if the shim has one.
     async fn launch_where_it_belongs(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Some(sandbox) = self.sandbox() else {
-            if self.has_sandbox() {
-                // No task is launched outside the sandbox, neither before the sandbox exists nor after.
-                return Err(Error::new(Kind::WrongState, "the sandbox of this shim is being made or removed"));
-            }
-            return self.launch_one(launch).await;
+            // No task is launched outside the sandbox, neither before the sandbox exists nor after.
+            return match self.removed_sandbox() {
+                Some(error) => Err(error),
+                None => self.launch_one(launch).await,
+            };
         };
         let _launching = sandbox.enter().await?;
         let id = launch.id.clone();

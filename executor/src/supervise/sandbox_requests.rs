@@ -38,7 +38,15 @@ impl Supervisor {
 
     /// The error for a launch into the sandbox with which the shim leaves.
     pub fn removed_sandbox(&self) -> Option<Error> {
-        self.sandbox.borrow().as_ref().map(|sandbox| sandbox.is_removed())
+        let sandbox = self.sandbox.borrow();
+        let sandbox = sandbox.as_ref()?;
+        Some(match sandbox.life() {
+            Life::Making => {
+                let message = format!("sandbox {} is still being made", sandbox.id());
+                Error::new(Kind::WrongState, message).hint("try again in a moment")
+            }
+            _ => sandbox.is_removed(),
+        })
     }
 
     /// Whether a sandbox was requested, whatever became of it.

@@ -31,6 +31,8 @@ pub struct Up {
     folder: Folder,
     by: By,
     programs: Programs,
+    /// The sandbox that the task is to be a member of, with its folder as it was then.
+    sandbox: Option<(TaskId, Folder)>,
     /// The copy of the binary that it was started from, if that is kept for others.
     pub binary: Option<Arc<Sealed>>,
     /// The connection to the shim.
@@ -61,9 +63,10 @@ impl Up {
     ) -> Result<Up> {
         let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, programs, || state.create(id)).await };
         let shim = sandbox::of(state, sandbox, programs).await?;
+        let its = sandbox::folder(state, sandbox)?.pinned().map_err(|_| sandbox::unknown(sandbox))?;
         let (folder, lock) = pinned(state.create_member(id, sandbox)?)?;
-        let (by, programs) = (By::Sandbox(Some(lock)), programs.clone());
-        Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs, binary: None })
+        let (by, programs, sandbox) = (By::Sandbox(Some(lock)), programs.clone(), Some((sandbox.clone(), its)));
+        Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs, sandbox, binary: None })
     }
 
     /// Starts a new shim for the folder that `create` makes.
@@ -94,7 +97,9 @@ impl Up {
         // Closed here otherwise, which takes a moment, in which the shim starts.
         let binary = programs.are_for_many().then_some(sealed);
         match find(&folder, id).await {
-            Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), programs: programs.clone(), binary, shim }),
+            Ok(Presence::Live(shim)) => {
+                Ok(Up { folder, by: By::Us(child), programs: programs.clone(), sandbox: None, binary, shim })
+            }
             other => {
                 // Does no harm: the shim serves no task yet.
                 let _ = child.kill();
@@ -139,10 +144,18 @@ impl Up {
             }
         };
         let launched = match answer {
-            Ok(answer) => self.launched(answer).await,
+            Ok(answer) => self.launched(answer).await.map_err(|error| self.unless_sandbox_went(error)),
             Err(error) => Err(error),
         };
         (launched, interrupted)
+    }
+
+    /// `error` of a launch whose shim has gone without an answer; another where its sandbox was removed.
+    fn unless_sandbox_went(&self, error: Error) -> Error {
+        match &self.sandbox {
+            Some((id, folder)) if sandbox::has_gone(folder) => sandbox::removed(id),
+            _ => error,
+        }
     }
 
     async fn launched(&mut self, launched: Result<LaunchResponse>) -> Result<LaunchResponse> {

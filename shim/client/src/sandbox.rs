@@ -24,8 +24,13 @@ pub fn dead(id: &TaskId) -> Error {
 }
 
 /// The error for a sandbox that its shim has taken down, and whose records are about to be removed.
-fn removed(id: &TaskId) -> Error {
+pub(crate) fn removed(id: &TaskId) -> Error {
     Error::new(Kind::WrongState, format!("sandbox {id} is being removed"))
+}
+
+/// Whether the sandbox in this folder, which is pinned, was taken down.
+pub(crate) fn has_gone(folder: &Folder) -> bool {
+    !folder.is_still_there() || matches!(folder.sandbox(), Ok(Some(record)) if record.taken_down)
 }
 
 /// The error for a call that needs a sandbox while the sandbox is still being made.
@@ -54,13 +59,13 @@ pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
 /// # Errors
 /// As [`folder`]; `WrongState` when its shim died and it cannot be taken over.
 pub async fn of(state: &StateDir, id: &TaskId, programs: &Programs) -> Result<Shim> {
-    let folder = folder(state, id)?;
+    let folder = folder(state, id)?.pinned().map_err(|_| unknown(id))?;
     match find_or_adopt(&folder, id, programs).await {
         Ok(Presence::Live(shim)) => Ok(shim),
         Ok(Presence::Starting) => Err(starting(id)),
         Ok(Presence::Dead | Presence::Exited(_)) => Err(match folder.sandbox() {
+            _ if !folder.is_still_there() => unknown(id),
             Ok(Some(record)) if record.taken_down => removed(id),
-            Ok(None) if matches!(folder.exists(), Ok(false)) => unknown(id),
             _ => dead(id),
         }),
         Err(error) if error.kind() == Kind::NotFound => Err(unknown(id)),

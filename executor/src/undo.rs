@@ -162,7 +162,7 @@ pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> 
     let Some(record) = record.filter(|_| damage.is_none()) else {
         return if damage.is_some() { undo(folder, &systemd()?) } else { Ok(Vec::new()) };
     };
-    if record.network().mode().has_plugins() {
+    if record.network().has_plugins() {
         undo_network(folder)?;
     }
     let layout = cgroup::detect()?;

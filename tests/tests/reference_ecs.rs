@@ -2,6 +2,7 @@
 //! What it does besides is in `sandbox_budgets`, `sandbox_limits` and `sandbox_network`.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
@@ -346,6 +347,48 @@ fn new_app_mesh_config() {
     host.sandbox()
         .toml(&format!("[network]\nplugin_folders = ['{folder}']\ninterfaces = [{{association = 'bridge'}}]\napp_mesh = {{egress = 1}}"))
         .assert_refused(125, &["network.app_mesh.ignored_uid"]);
+    host.assert_nothing_left();
+}
+
+/// As BuildCNIConfigBridgeMode has it: the network is another's, and only the proxies are set up in it.
+#[test]
+fn service_connect_and_app_mesh_in_a_network_that_somebody_else_made() {
+    let host = Host::new();
+    let folder = plugins(&host, ["aws-appmesh", "ecs-serviceconnect"]);
+    let ip = |verb: &str| {
+        let mut ip = host.command("ip");
+        ip.args(["netns", verb, host.prefix()]);
+        host.execute(ip).assert_code(0);
+    };
+    ip("add");
+    let path = format!("/run/netns/{}", host.prefix());
+    let inode = || fs::metadata(&path).expect("it is somebody else's").ino();
+    let there = inode();
+    for crash in [false, true] {
+        let sandbox = host
+            .sandbox()
+            .toml(&format!(
+                "[network]\nmode = '{path}'\nplugin_folders = ['{folder}']\nproxy = {{ingress = [{{listener = 15000}}]}}\n\
+                 app_mesh = {{egress = 15001, ignored_uid = 1337}}"
+            ))
+            .create();
+        sandbox.task("readlink /proc/self/ns/net").run().assert_says(&format!("net:[{there}]"));
+        if crash {
+            sandbox.kill_shim();
+        }
+        sandbox.rm(["-f"]);
+        assert_eq!(inode(), there);
+    }
+    let order: Vec<_> = calls(&host).iter().map(|call| format!("{} {}", call["verb"], call["plugin"])).collect();
+    let once = [
+        r#""ADD" "aws-appmesh""#,
+        r#""ADD" "ecs-serviceconnect""#,
+        r#""DEL" "ecs-serviceconnect""#,
+        r#""DEL" "aws-appmesh""#,
+    ];
+    assert_eq!(order, [once, once].concat());
+    assert!(calls(&host).iter().all(|call| call["name"] == "eth0"));
+    ip("del");
     host.assert_nothing_left();
 }
 

@@ -54,7 +54,7 @@ pub fn ports_again(network: &Network) -> Vec<OwnedFd> {
 /// # Errors
 /// The errors of plugins, combined: another call asks these plugins again. `Internal` when the worker is lost.
 pub async fn disconnect(folder: &Path, network: &Network) -> Result<()> {
-    if !network.mode().has_plugins() {
+    if !network.has_plugins() {
         return Ok(());
     }
     network::worker::del(folder, network.plugin_timeout()).await
@@ -78,7 +78,7 @@ pub async fn make(folder: &Path, id: &str, network: &Network) -> Result<Option<(
     };
     let mut shared = sandbox_namespaces::make(&wanted).await?;
     let mut interfaces = Vec::new();
-    if let Some(netns) = shared.network().filter(|_| network.mode().has_plugins()) {
+    if let Some(netns) = shared.network().filter(|_| network.has_plugins()) {
         (shared.ports, interfaces) = connect(folder, id, network, netns).await?;
     }
     if let Err(error) = shared.settle().await {

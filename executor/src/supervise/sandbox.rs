@@ -246,7 +246,7 @@ impl Sandbox {
             (inodes, record.sandbox.network.clone())
         });
         let found = Shared::found(&inodes, processes, &network::pinned_at(self.folder.path()))?;
-        if found.network().is_none() && network.mode().has_plugins() {
+        if found.network().is_none() && network.has_plugins() {
             return Err(Error::new(Kind::WrongState, format!("the network of sandbox {} is gone", self.id)));
         }
         self.share_namespaces(found).await?;
@@ -265,7 +265,7 @@ impl Sandbox {
     pub(super) async fn connect(&self) -> Result<()> {
         let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
         let netns = self.handles.borrow().shared.network();
-        if let Some(netns) = netns.filter(|_| network.mode().has_plugins()) {
+        if let Some(netns) = netns.filter(|_| network.has_plugins()) {
             let name = self.facts.look(|facts| facts.record.name_of(&self.id));
             let made = connection::connect(self.folder.path(), &name, &network, netns).await?;
             let (ports, interfaces) = made;

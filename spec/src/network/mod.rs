@@ -29,6 +29,9 @@ use serde_json::{Value, json};
 use crate::address::Cidr;
 use crate::task::{Association, Interface, Network, NetworkMode, Plugins, Port};
 
+/// The name of an interface that has none, and the name that the plugin of a proxy gets where nobody has made one.
+const FIRST: &str = "eth0";
+
 /// One list to run, and the interface that it makes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkAttachment {
@@ -55,10 +58,11 @@ impl Network {
         match self.mode() {
             NetworkMode::Bridge => {
                 let list = List::Made(standard::shared_bridge(!self.ports.is_empty()));
-                return vec![NetworkAttachment { interface: "eth0".to_owned(), list }];
+                return vec![NetworkAttachment { interface: FIRST.to_owned(), list }];
             }
-            NetworkMode::Cni => {}
-            NetworkMode::Host | NetworkMode::None | NetworkMode::Path(_) => return Vec::new(),
+            // One that somebody else has made has its interfaces.
+            NetworkMode::Cni | NetworkMode::Path(_) => {}
+            NetworkMode::Host | NetworkMode::None => return Vec::new(),
         }
         let made = |(index, of): (usize, &Interface)| {
             let list = match (of.association, &of.list) {
@@ -68,10 +72,17 @@ impl Network {
             NetworkAttachment { interface: of.name(index), list }
         };
         let mut all: Vec<NetworkAttachment> = self.interfaces.iter().enumerate().map(made).collect();
-        let interface = all.first().map(|first| first.interface.clone()).unwrap_or_default();
-        let proxy = self.proxy.as_ref().map(ecs::proxy).or(self.app_mesh.as_ref().map(ecs::app_mesh));
-        all.extend(proxy.map(|list| NetworkAttachment { interface, list: List::Made(list) }));
+        let interface = all.first().map_or_else(|| FIRST.to_owned(), |first| first.interface.clone());
+        // In the order of the ECS agent: see BuildCNIConfigAwsvpc.
+        let proxies = self.app_mesh.iter().map(ecs::app_mesh).chain(self.proxy.iter().map(ecs::proxy));
+        all.extend(proxies.map(|list| NetworkAttachment { interface: interface.clone(), list: List::Made(list) }));
         all
+    }
+
+    /// Whether plugins make its interfaces or lead its traffic through a proxy.
+    pub fn has_plugins(&self) -> bool {
+        let has_proxy = self.proxy.is_some() || self.app_mesh.is_some();
+        self.mode().has_plugins() || matches!(self.mode(), NetworkMode::Path(_)) && has_proxy
     }
 
     /// What plugins get that ask for it: the values of capabilities, by name.

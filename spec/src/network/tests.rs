@@ -245,6 +245,24 @@ fn app_mesh_is_set_up_last_by_its_plugin() {
     }
 }
 
+/// As BuildCNIConfigAwsvpc has them, and BuildCNIConfigBridgeMode, where the interfaces are there already.
+#[test]
+fn both_proxies_are_set_up_and_alone_where_somebody_else_has_made_the_network() {
+    let both = "app_mesh = {egress = 1, ignored_uid = 1}\nproxy = {ingress = [{listener = 1}]}";
+    let names = |toml: &str| {
+        let all = network(&format!("[network]\n{toml}\n{both}")).attachments("web");
+        let name = |of: NetworkAttachment| match of.list {
+            List::Made(list) => (of.interface, list["plugins"][0]["type"].as_str().map(str::to_owned)),
+            List::File(_) => (of.interface, None),
+        };
+        all.into_iter().map(name).collect::<Vec<_>>()
+    };
+    let of =
+        |name: &str| ["aws-appmesh", "ecs-serviceconnect"].map(|plugin| (name.to_owned(), Some(plugin.to_owned())));
+    assert_eq!(names("interfaces = [{association = 'bridge', name = 'net0'}]")[1..], of("net0"));
+    assert_eq!(names("mode = '/run/netns/web'"), of("eth0"));
+}
+
 #[test]
 fn ports_are_mapped_once_by_the_first_bridge() {
     let network = network(

@@ -44,10 +44,11 @@ pub struct Network {
     /// Ports of the host that lead to ports inside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
-    /// A proxy in the sandbox that its traffic is led through; set up last.
+    /// A proxy in the sandbox that its traffic is led through; set up last. Also in a network namespace that somebody
+    /// else has made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<Proxy>,
-    /// App Mesh's proxy in the sandbox, by ECS's plugin `aws-appmesh`, instead of `proxy`; set up last.
+    /// App Mesh's proxy in the sandbox, by ECS's plugin `aws-appmesh`; set up after the interfaces, before `proxy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_mesh: Option<AppMesh>,
     /// Arguments for every plugin, its `CNI_ARGS`.

@@ -53,7 +53,6 @@ pub(super) fn check(network: &Network) -> Result<(), Invalid> {
         check_proxy(proxy)?;
     }
     if let Some(mesh) = &network.app_mesh {
-        require(network.proxy.is_none(), "network.app_mesh", || "and network.proxy exclude each other".into())?;
         check_app_mesh(mesh)?;
     }
     for (name, value) in &network.args {
@@ -78,8 +77,6 @@ pub(super) fn check(network: &Network) -> Result<(), Invalid> {
 fn asked_of(network: &Network, mode: &NetworkMode) -> Result<(), Invalid> {
     let made = [
         ("network.interfaces", !network.interfaces.is_empty()),
-        ("network.proxy", network.proxy.is_some()),
-        ("network.app_mesh", network.app_mesh.is_some()),
         ("network.plugins", network.plugins != Plugins::Standard && *mode == NetworkMode::Bridge),
     ];
     for (field, asked) in made {
@@ -87,8 +84,17 @@ fn asked_of(network: &Network, mode: &NetworkMode) -> Result<(), Invalid> {
             format!("needs network.mode = \"cni\", which is \"{mode}\"")
         })?;
     }
-    for (field, asked) in [("network.ports", !network.ports.is_empty()), ("network.args", !network.args.is_empty())] {
-        require(!asked || mode.has_plugins(), field, || {
+    for (field, asked) in [("network.proxy", network.proxy.is_some()), ("network.app_mesh", network.app_mesh.is_some())]
+    {
+        require(!asked || matches!(mode, NetworkMode::Cni | NetworkMode::Path(_)), field, || {
+            format!("needs network.mode = \"cni\" or the path of a network namespace; it is \"{mode}\"")
+        })?;
+    }
+    for (field, asked, has) in [
+        ("network.ports", !network.ports.is_empty(), mode.has_plugins()),
+        ("network.args", !network.args.is_empty(), network.has_plugins()),
+    ] {
+        require(!asked || has, field, || {
             "needs network.mode = \"bridge\" or \"cni\"; on the command line --network bridge".into()
         })?;
     }

@@ -195,7 +195,8 @@ fn app_mesh_has_what_its_plugin_demands() {
     }
     refused("network.app_mesh = {egress = 1, ignored_uid = 1}", ".app_mesh", "needs network.mode = \"cni\"");
     refused("network.app_mesh = {ignored_uid = 1}", ".app_mesh", "missing field `egress`");
-    let both = "network = {interfaces = [{association = 'bridge'}], proxy = {ingress = [{listener = 1}]}, \
-                app_mesh = {egress = 1, ignored_uid = 1}}";
-    refused(both, ".app_mesh", "exclude each other");
+    let both = "proxy = {ingress = [{listener = 1}]}, app_mesh = {egress = 1, ignored_uid = 1}";
+    accepted(&format!("network = {{interfaces = [{{association = 'bridge'}}], {both}}}"));
+    accepted(&format!("network = {{mode = '/run/netns/web', {both}}}"));
+    refused(&format!("network = {{mode = 'none', {both}}}"), ".proxy", "the path of a network namespace");
 }

@@ -193,6 +193,30 @@ fn update_resources_as_the_last_container_ends() {
     host.assert_nothing_left();
 }
 
+#[test]
+fn update_resources_of_members_whose_periods_differ() {
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("budget = 'members'").create();
+    let member = |cpu: &str| sandbox.described(&format!("command = 'sleep'\nargs = ['1000']\n{cpu}")).start();
+    let fast = member("cpu.limit = 1");
+    let slow = member("cpu = {limit = 0.1, period = '1s'}");
+    // The sum in the longer period is 0.2 CPUs. On v1 the kernel holds the first to that, and takes no less than it has.
+    let joint = |sandbox: &Sandbox<'_>| {
+        let budget = sandbox.inspect()["budget"].clone();
+        (budget["cpu_quota_usec"].clone(), budget["cpu_period_usec"].clone())
+    };
+    let expected = if only_v2() { 200_000 } else { 1_000_000 };
+    assert_eq!(joint(&sandbox), (json!(expected), json!(1_000_000)));
+    let notes = sandbox.inspect()["notes"].to_string();
+    assert!(notes.contains("which is less"), "{notes}");
+    sandbox.task("true").run().assert_code(0);
+    fast.end();
+    assert_eq!(joint(&sandbox), (json!(100_000), json!(1_000_000)));
+    slow.end();
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
 /// Whether the host's root cgroup has time for realtime scheduling that no other has been given.
 fn has_realtime() -> bool {
     let top = hierarchy("cpu");

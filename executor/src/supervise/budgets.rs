@@ -131,7 +131,9 @@ impl Supervisor {
     /// The class and the joint limits of these members.
     pub(super) fn joint(&self, sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {
         let shares: Vec<Share> = shares.values().cloned().collect();
-        Ok(budget::joint(sandbox, &shares, self.memory_qos())?)
+        let (class, joint) = budget::joint(sandbox, &shares, self.memory_qos())?;
+        let is_held = !self.layout.is_unified("cpu");
+        Ok((class, if is_held { budget::held_by_parent(sandbox, joint, &shares) } else { joint }))
     }
 
     /// How memory is spared and slowed down: by cgroup v2 alone.

@@ -66,14 +66,14 @@ pub fn fits(joint: &Joint, member: &Member) -> Result<(), Invalid> {
         return Err(Invalid::new("memory.limit", format!("{name} asks for {asked}, and its sandbox has {has}")));
     }
     if let (Some(asked), Some(has)) = (member.quota_us, joint.quota_us) {
-        let (every, period) = (member.period_us(), joint.period_us.unwrap_or(super::DEFAULT_PERIOD_US));
+        let (every, period) = (member.period_us(), joint.period_us());
         if u128::from(asked) * u128::from(period) > u128::from(has) * u128::from(every) {
             let cpus = |quota: u64, period: u64| quota as f64 / period as f64;
             let (asked, has) = (cpus(asked, every), cpus(has, period));
             return Err(Invalid::new("cpu.limit", format!("{name} asks for {asked} CPUs, and its sandbox has {has}")));
         }
     }
-    if let (Some(asked), every) = (member.rt_runtime_us, member.rt_period_us.unwrap_or(super::REALTIME_PERIOD_US)) {
+    if let (Some(asked), every) = (member.rt_runtime_us, member.rt_period_us()) {
         let (has, period) = (joint.rt_runtime_us.unwrap_or(0), joint.rt_period_us.unwrap_or(every));
         if u128::from(asked) * u128::from(period) > u128::from(has) * u128::from(every) {
             let has = if has == 0 { "none".to_owned() } else { format!("{has} µs of every {period} µs") };

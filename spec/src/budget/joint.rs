@@ -48,6 +48,11 @@ pub struct Joint {
 }
 
 impl Joint {
+    /// Its period, in µs, with the kernel's default.
+    pub(super) fn period_us(&self) -> u64 {
+        self.period_us.unwrap_or(super::DEFAULT_PERIOD_US)
+    }
+
     /// The limits as OCI resources, for a cgroup that has no limits yet.
     pub fn to_oci(&self) -> LinuxResources {
         self.changes_from(&Joint::default())
@@ -101,7 +106,7 @@ impl Joint {
     }
 
     fn has_more_time_than(&self, other: &Joint) -> bool {
-        let period = |joint: &Joint| u128::from(joint.period_us.unwrap_or(super::DEFAULT_PERIOD_US));
+        let period = |joint: &Joint| u128::from(joint.period_us());
         match (self.quota_us, other.quota_us) {
             (None, _) => true,
             (Some(_), None) => false,

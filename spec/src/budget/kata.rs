@@ -38,6 +38,30 @@ pub fn joint(members: &[Member]) -> Joint {
     joint
 }
 
+/// `joint` as cgroup v1 takes it: for a parent no less CPU time than for each child. Quotas of unlike periods may add up
+/// to less than the largest of them. What was raised is in a note.
+pub fn raised(mut joint: Joint, members: &[Member]) -> Joint {
+    let (period, rt_period) = (joint.period_us(), joint.rt_period_us.unwrap_or(super::REALTIME_PERIOD_US));
+    let own = |member: &Member| in_period(member.quota_us?, member.period_us(), period);
+    let own_rt = |member: &Member| in_period(member.rt_runtime_us?, member.rt_period_us(), rt_period);
+    let mut raise = |time: &mut Option<u64>, most: Option<u64>, what: &str, period: u64| {
+        if let Some(most) = most.filter(|most| time.is_some_and(|time| time < *most)) {
+            *time = Some(most);
+            joint.notes.push(format!(
+                "the members together have {most} µs of {what} of every {period}: as much as one of them, as cgroup v1 asks"
+            ));
+        }
+    };
+    raise(&mut joint.quota_us, members.iter().filter_map(own).max(), "CPU time", period);
+    raise(&mut joint.rt_runtime_us, members.iter().filter_map(own_rt).max(), "realtime", rt_period);
+    joint
+}
+
+/// `time` of every `period`, as the part of `whole` that is as much.
+fn in_period(time: u64, period: u64, whole: u64) -> Option<u64> {
+    u64::try_from((u128::from(time) * u128::from(whole)).div_ceil(u128::from(period))).ok()
+}
+
 fn union<'a>(sets: impl Iterator<Item = &'a IdSet>) -> Option<IdSet> {
     let ids: BTreeSet<u32> = sets.flat_map(|set| set.ids().iter().copied()).collect();
     IdSet::new(ids)
@@ -55,7 +79,7 @@ fn notes(joint: &Joint, members: &[&Member]) -> Vec<String> {
         for (_, what) in unbounded.into_iter().filter(|(unbounded, _)| *unbounded) {
             notes.push(format!("{name} has no {what} of its own, and is held to that of the other members"));
         }
-        let period = joint.period_us.unwrap_or(super::DEFAULT_PERIOD_US);
+        let period = joint.period_us();
         if let (Some(own), Some(all)) = (member.quota_us, joint.quota_us)
             && u128::from(own) * u128::from(period) > u128::from(all) * u128::from(member.period_us())
         {
@@ -160,6 +184,10 @@ mod tests {
             said,
             ["fast has 9000 µs of every 10000 µs, and the members together 19000 of 100000, which is less"]
         );
+        // Of which v1 makes as much as the first has: its least that is no less than 0.9 CPUs.
+        let members = [member("fast", Some(9_000), 10_000), member("slow", Some(10_000), 100_000)];
+        let raised = raised(joint(&members), &members);
+        assert_eq!((raised.quota_us, raised.notes.len()), (Some(90_000), 2), "{raised:?}");
         let said = joint(&[member("web", Some(9_000), 10_000), member("free", None, 10_000)]).notes;
         assert_eq!(said, ["free has no CPU limit of its own, and is held to that of the other members"]);
     }

@@ -70,6 +70,11 @@ impl Member {
     pub(super) fn period_us(&self) -> u64 {
         self.period_us.unwrap_or(super::DEFAULT_PERIOD_US)
     }
+
+    /// Its realtime period, in µs, with the kernel's default.
+    pub(super) fn rt_period_us(&self) -> u64 {
+        self.rt_period_us.unwrap_or(super::REALTIME_PERIOD_US)
+    }
 }
 
 /// Zero and negative figures are no limit.

@@ -23,7 +23,7 @@ pub use joint::Joint;
 pub use kubelet::MemoryQos;
 pub use member::Member;
 pub use qos::{Amounts, Class, Needs};
-pub use rule::{Share, joint, own_memory, own_shares, settled_shares};
+pub use rule::{Share, held_by_parent, joint, own_memory, own_shares, settled_shares};
 
 pub use crate::task::DEFAULT_PERIOD_US;
 use crate::task::REALTIME_PERIOD_US;

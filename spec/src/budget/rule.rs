@@ -78,10 +78,24 @@ pub fn joint(sandbox: &Sandbox, shares: &[Share], memory_qos: Option<MemoryQos>)
             Joint { cpus: sandbox.cpu.cpuset.clone(), mems: sandbox.cpu.mems.clone(), swap, ..made }
         }
     };
-    // What the members add up to may be less than one of them has, where their periods differ.
-    members.iter().try_for_each(|member| ecs::fits(&joint, member))?;
+    for member in &members {
+        match sandbox.budget {
+            // What the members add up to may be less than one of them has, where their periods differ: that is in a note.
+            Budget::Members => ecs::fits(&joint, &Member { quota_us: None, rt_runtime_us: None, ..member.clone() }),
+            Budget::Given | Budget::Pod => ecs::fits(&joint, member),
+        }?;
+    }
     joint.notes.splice(..0, changed);
     Ok((sandbox.class(&needs), joint))
+}
+
+/// `joint` as cgroup v1 takes it, which holds a member's CPU time to its sandbox's.
+pub fn held_by_parent(sandbox: &Sandbox, joint: Joint, shares: &[Share]) -> Joint {
+    if sandbox.budget != Budget::Members || sandbox.cgroup == Enforcement::Off {
+        return joint;
+    }
+    let members: Vec<Member> = shares.iter().map(|share| share.member.clone()).collect();
+    kata::raised(joint, &members)
 }
 
 /// The fields of the joint limits that `sandbox` asks for.
@@ -277,7 +291,7 @@ mod tests {
         fast.member.period_us = Some(10_000);
         let mut slow = share("slow", Some(10_000), "");
         slow.member.period_us = Some(100_000);
-        let error = joint("budget = 'members'", &[fast, slow]).unwrap_err();
-        assert_eq!(error.to_string(), "cpu.limit: fast asks for 0.9 CPUs, and its sandbox has 0.19");
+        let (_, joint) = joint("budget = 'members'", &[fast, slow]).unwrap();
+        assert_eq!((joint.quota_us, joint.notes.len()), (Some(19_000), 1), "said, and not refused: {joint:?}");
     }
 }

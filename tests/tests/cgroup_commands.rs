@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Process, Ran, cgroup_of, eventually, hierarchies, only_v2, process_exists};
+use bowline_tests::harness::{
+    Elsewhere, Process, Ran, cgroup_of, eventually, hierarchies, hierarchy, only_v2, process_exists,
+};
 
 fn cgroup<const N: usize>(host: &Host, verb: &str, path: &str, args: [&str; N]) -> Ran {
     host.bowline(["cgroup", verb, path].into_iter().chain(args))
@@ -70,9 +72,14 @@ fn a_cgroup_is_made_in_every_hierarchy_found_and_destroyed() {
 fn one_that_is_in_some_hierarchies_is_completed() {
     let host = Host::new();
     let group = host.cgroup(&format!("/{}-a", host.prefix()));
-    fs::create_dir(&group.folders()[0]).expect("root may");
-    assert_eq!(cgroup(&host, "exists", group.path(), []).assert_code(0).out().lines().count(), 1);
+    fs::create_dir(hierarchy("pids").join(&group.path()[1..])).expect("root may");
+    // As the kubelet asks: a cgroup that one hierarchy lacks does not hold a pod.
+    let missing = if only_v2() { "" } else { &*hierarchy("memory").join(&group.path()[1..]).display().to_string() };
+    let found = cgroup(&host, "exists", group.path(), []);
+    assert_eq!(found.assert_code(i32::from(!only_v2())).out().lines().count(), 1);
+    assert!(found.err().contains(missing), "{found}");
     cgroup(&host, "ensure", group.path(), []).assert_says("");
+    cgroup(&host, "exists", group.path(), []).assert_code(0);
     assert_eq!(group.there(), group.folders());
     destroy(&host, &group);
     host.assert_nothing_left();

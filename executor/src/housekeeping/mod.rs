@@ -16,7 +16,7 @@ mod unit_cgroup;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{self as cgroup, Cgroup, Layout, Membership, Permit, Unit, checked_path};
+use bowline_cgroup::{self as cgroup, Cgroup, Hierarchy, Layout, Membership, Permit, Unit, checked_path};
 use bowline_error::{Error, Kind, Result, together};
 use oci_spec::runtime::LinuxResources;
 use serde::Serialize;
@@ -60,6 +60,19 @@ pub struct Placed {
     pub skipped: Vec<(i32, Error)>,
 }
 
+/// The hierarchies in which a cgroup has to be that tasks are limited in. Source: the kubelet's `Validate`
+/// (cgroup_v1_manager_linux.go).
+const NEEDED: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "name=systemd"];
+
+/// Where a cgroup is: the mounts of hierarchies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Existing<'a> {
+    /// Those that have it.
+    pub at: Vec<&'a Path>,
+    /// Those that lack it, although they limit or count tasks.
+    pub missing: Vec<&'a Path>,
+}
+
 impl Cgroups {
     /// Finds this host's hierarchies; `systemd` stops units.
     ///
@@ -79,14 +92,18 @@ impl Cgroups {
         self.layout.hierarchies().is_empty()
     }
 
-    /// The mounts of the hierarchies that have a cgroup at `path`; empty if none has.
+    /// Asks each hierarchy for a cgroup at `path`.
     ///
     /// # Errors
     /// `BadSpec` for a `path` that is no cgroup path, as everywhere here.
-    pub fn exists(&self, path: &str) -> Result<Vec<&Path>> {
+    pub fn exists(&self, path: &str) -> Result<Existing<'_>> {
         let path = checked_path(path)?;
-        let having = self.layout.hierarchies().iter().filter(|hierarchy| hierarchy.has(path));
-        Ok(having.map(cgroup::Hierarchy::mount).collect())
+        let (having, without): (Vec<_>, Vec<_>) = self.layout.hierarchies().iter().partition(|h| h.has(path));
+        let is_needed = |hierarchy: &&Hierarchy| hierarchy.controllers.iter().any(|it| NEEDED.contains(&it.as_str()));
+        Ok(Existing {
+            at: having.into_iter().map(Hierarchy::mount).collect(),
+            missing: without.into_iter().filter(is_needed).map(Hierarchy::mount).collect(),
+        })
     }
 
     /// Whether no process is in the cgroup at `path` or below it; also true if there is no cgroup.
@@ -236,7 +253,7 @@ impl Cgroups {
     /// # Errors
     /// `NotFound` when there is no such cgroup.
     pub fn place(&self, path: &str, threads: &[i32]) -> Result<Placed> {
-        if !self.is_off() && self.exists(path)?.is_empty() {
+        if !self.is_off() && self.exists(path)?.at.is_empty() {
             return Err(missing(path));
         }
         let mut placed = Placed::default();
@@ -298,7 +315,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         for path in ["/a/b", "/a.slice/a-b.slice"] {
             assert_eq!(cgroups.ensure(path, false), Ok(()));
-            assert_eq!(cgroups.exists(path), Ok(Vec::new()));
+            let nowhere = Existing { at: Vec::new(), missing: Vec::new() };
+            assert_eq!(cgroups.exists(path), Ok(nowhere));
             assert_eq!(
                 (cgroups.usage(path), cgroups.configuration(path)),
                 (Ok(Usage::default()), Ok(Configuration::default()))

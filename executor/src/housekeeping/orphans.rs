@@ -305,7 +305,7 @@ impl Cgroups {
     }
 
     fn is_there(&self, path: &str) -> bool {
-        self.exists(path).is_ok_and(|mounts| !mounts.is_empty())
+        self.exists(path).is_ok_and(|found| !found.at.is_empty())
     }
 
     fn orphan(&self, state: &StateDir, candidate: Candidate, pods_are_listed: bool) -> Left {

@@ -4,6 +4,8 @@
 
 mod name;
 
+use std::path::Path;
+
 use bowline_executor::housekeeping::{Cgroups, Configuration, Destroyed, Usage};
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::values::{ByteSize, Ceiling};
@@ -31,9 +33,14 @@ pub fn run(state: &StateDir, command: CgroupCommand) -> Result<u8> {
         CgroupCommand::Name(args) => name::run(state, &args),
         CgroupCommand::Exists { at } => {
             let cgroups = cgroups()?;
-            let mounts = cgroups.exists(at.path.as_str())?;
-            mounts.iter().try_for_each(|mount| say(&format!("{}{}", mount.display(), at.path)))?;
-            Ok(if mounts.is_empty() { NOWHERE } else { 0 })
+            let found = cgroups.exists(at.path.as_str())?;
+            let folder = |mount: &Path| format!("{}{}", mount.display(), at.path);
+            found.at.iter().try_for_each(|mount| say(&folder(mount)))?;
+            if found.at.is_empty() {
+                return Ok(NOWHERE);
+            }
+            found.missing.iter().for_each(|mount| complain(&format!("{} is missing", folder(mount)), None));
+            Ok(if found.missing.is_empty() { 0 } else { NOWHERE })
         }
         CgroupCommand::Ensure { at, threaded } => cgroups()?.ensure(at.path.as_str(), threaded).map(|()| 0),
         CgroupCommand::Usage { at, json } => {

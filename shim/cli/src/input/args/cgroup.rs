@@ -47,7 +47,7 @@ pub struct CgroupArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum CgroupCommand {
-    /// Print where this cgroup exists; exit with 1 if nowhere
+    /// Print where this cgroup exists; exit with 1 unless every hierarchy has it
     #[command(after_help = examples::CGROUP_EXISTS)]
     Exists {
         #[command(flatten)]

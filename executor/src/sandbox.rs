@@ -572,7 +572,7 @@ fn end((pid, pidfd): &(i32, OwnedFd)) -> Result<()> {
 /// The processes in the overhead cgroup that the sandbox's shim has started.
 fn marked(layout: &Layout, overhead: &str, id: &TaskId) -> Vec<(i32, OwnedFd)> {
     let Ok(Some(cgroup)) = layout.open(overhead) else { return Vec::new() };
-    let pids = layout.processes(&cgroup).into_iter().filter(|pid| is_marked(*pid, id.as_str()));
+    let pids = layout.processes_at(overhead).into_iter().filter(|pid| is_marked(*pid, id.as_str()));
     pids.filter_map(|pid| Some((pid, layout.member(&cgroup, pid)?))).collect()
 }
 
@@ -591,8 +591,7 @@ pub fn give_up_damaged_networks(folder: &Folder) -> Result<Option<String>> {
 /// Moves helpers that were charged to the overhead cgroup to the root: it is not for us to kill
 /// them, and the shim's own processes have ended with it. Returns those that were moved.
 fn let_go(layout: &Layout, overhead: &str) -> Result<Vec<i32>> {
-    let Some(cgroup) = layout.open(overhead)? else { return Ok(Vec::new()) };
-    let mut helpers = layout.processes(&cgroup);
+    let mut helpers = layout.processes_at(overhead);
     let gone = layout.place("/", &helpers)?;
     helpers.retain(|pid| !gone.contains(pid));
     Ok(helpers)

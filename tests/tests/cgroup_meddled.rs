@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Task, eventually, hierarchies, only_v2, process_exists};
+use bowline_tests::harness::{Elsewhere, Task, eventually, hierarchies, hierarchy, only_v2, process_exists};
 
 const POLITE: &str = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done";
 
@@ -145,6 +146,62 @@ fn nothing_hides_from_the_end_of_a_task_in_a_cgroup_whose_name_is_no_utf_8() {
         task.wait().assert_killed_by("KILL");
         assert!(!process_exists(child));
     }
+    host.assert_nothing_left();
+}
+
+/// Its folder in the hierarchy by which bowline finds the processes of a task on v1.
+fn freezer_of(elsewhere: &Elsewhere) -> PathBuf {
+    hierarchy("freezer").join(&elsewhere.path()[1..])
+}
+
+#[test]
+fn a_process_that_was_moved_out_of_one_hierarchy_ends_with_the_task() {
+    if only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\nnamespaces.pid = 'host'";
+    for state in ["THAWED", "FROZEN"] {
+        let task = host.described(toml).start();
+        task.wait_for_line("ready");
+        let child = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the sleep");
+        let freezer = freezer_of(&elsewhere);
+        fs::write(freezer.join("cgroup.procs"), child.to_string()).expect("it lives");
+        fs::write(freezer.join("freezer.state"), state).expect("root may");
+        task.bowline("kill", ["--signal=KILL"]).assert_code(0);
+        task.wait().assert_killed_by("KILL");
+        eventually("it has ended", || (!process_exists(child)).then_some(()));
+        fs::write(freezer.join("freezer.state"), "THAWED").expect("root may");
+    }
+    elsewhere.remove();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_was_moved_into_a_frozen_cgroup_is_stopped_all_the_same() {
+    if only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    let freezer = freezer_of(&elsewhere);
+    for (grace, code) in [("--grace=50s", 3), ("--grace=0", 137)] {
+        for toml in ["", "namespaces.pid = 'host'"] {
+            let task = host.described(&format!("command = 'sh'\nargs = ['-c', \"{POLITE}\"]\n{toml}")).start();
+            task.wait_for_line("ready");
+            eventually("all are elsewhere", || {
+                for pid in task.all_processes() {
+                    let _ = fs::write(freezer.join("cgroup.procs"), pid.to_string());
+                }
+                task.all_processes().is_empty().then_some(())
+            });
+            fs::write(freezer.join("freezer.state"), "FROZEN").expect("root may");
+            task.stop([grace]).assert_code(code);
+            fs::write(freezer.join("freezer.state"), "THAWED").expect("root may");
+        }
+    }
+    elsewhere.remove();
     host.assert_nothing_left();
 }
 

@@ -104,6 +104,28 @@ fn move_to_parent_as_it_is_deleted() {
 }
 
 #[test]
+fn a_helper_that_was_moved_in_one_hierarchy_is_found_in_the_others() {
+    if only_v2() {
+        return;
+    }
+    let host = Host::new();
+    for crash in [false, true] {
+        let sandbox = host.sandbox().create();
+        let helper = helper(&host);
+        sandbox.bowline("charge", [&*helper.pid().to_string()]).assert_code(0);
+        fs::write(hierarchy("freezer").join("cgroup.procs"), helper.pid().to_string()).expect("it lives");
+        if crash {
+            sandbox.kill_shim();
+        }
+        let ran = sandbox.bowline("rm", []);
+        assert!(ran.assert_code(0).err().contains(&helper.pid().to_string()), "{crash}: {ran}");
+        assert_cgroup_is(helper.pid(), "/");
+        end(helper);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn delete_says_what_was_there() {
     let host = Host::new();
     let cgroup = host.elsewhere("own");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Build, Process, Task, cgroup_of, eventually, has_systemd, hierarchies, makes_futures_again, only_v2,
+    Build, Process, Task, cgroup_of, eventually, has_systemd, hierarchies, hierarchy, makes_futures_again, only_v2,
     process_exists, status_lines,
 };
 use serde_json::Value;
@@ -318,6 +318,23 @@ fn stranger_of(host: &Host, path: &str, command: Command) -> Process {
 fn pids(finding: &Value) -> Vec<i64> {
     let processes = finding["processes"].as_array().expect("a list");
     processes.iter().map(|process| process["pid"].as_i64().expect("a number")).collect()
+}
+
+#[test]
+fn a_stranger_in_one_hierarchy_alone_is_told_of() {
+    let host = Host::new();
+    let task = watched(&host, "exec sleep 1000", "[watch.unexpected_processes]\nevery = '100ms'").start();
+    let mut command = Command::new("sleep");
+    command.arg("1000");
+    let stranger = host.spawn_command(command);
+    let file = hierarchy("memory").join(&overhead(&task)[1..]).join("cgroup.procs");
+    fs::write(file, stranger.pid().to_string()).expect("it lives");
+    let finding = found(&host, &task, "unexpected_processes");
+    assert_eq!(pids(&finding), [i64::from(stranger.pid())], "{finding}");
+    stranger.signal(rustix::process::Signal::KILL);
+    stranger.finish();
+    task.end();
+    host.assert_nothing_left();
 }
 
 #[test]

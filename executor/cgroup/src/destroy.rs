@@ -81,6 +81,34 @@ impl Layout {
         }
     }
 
+    /// Kills, once, what is in a cgroup that could not be removed, in the hierarchies where it still is: somebody has moved
+    /// it out of the one by which the cgroup's processes are found. Blocks as [`Layout::free`].
+    pub fn kill_left(&self, cgroup: &Cgroup) {
+        for member in &cgroup.members {
+            if let Ok(dir) = member.made.dir() {
+                self.free(&self.kill_in(member.hierarchy, dir));
+            }
+        }
+    }
+
+    /// Moves those processes back into the cgroup that another cgroup, in which somebody has put them, keeps frozen. What
+    /// the other hierarchies list is the cgroup's. Blocks as [`Layout::free`].
+    ///
+    /// # Errors
+    /// The kernel's, for the first that cannot be moved.
+    pub fn take_back_frozen(&self, cgroup: &Cgroup) -> Result<()> {
+        let Some(freezer) = self.v1_freezer() else { return Ok(()) };
+        let is_inside = |pid: i32| self.path_of(pid).is_some_and(|path| path.starts_with(&cgroup.path));
+        let held = self.processes_at(&cgroup.path).into_iter().filter(|pid| !is_inside(*pid) && self.freezes(*pid));
+        for pid in held {
+            match freezer.move_process(&cgroup.path, pid) {
+                Err(error) if error.kind() != Kind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the process behind a pidfd is frozen where a frozen process does not die, which is on v1.
     pub fn is_held(&self, pidfd: BorrowedFd<'_>) -> bool {
         sys::pid_of(pidfd).is_some_and(|pid| self.freezes(pid))
@@ -97,7 +125,7 @@ impl Layout {
         self.v1_freezer().is_some()
     }
 
-    fn v1_freezer(&self) -> Option<&Hierarchy> {
+    pub(crate) fn v1_freezer(&self) -> Option<&Hierarchy> {
         self.index(FREEZER).map(|index| &self.hierarchies[index]).filter(|freezer| !freezer.unified)
     }
 

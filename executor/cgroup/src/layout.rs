@@ -1,6 +1,6 @@
 //! The hierarchies of this host, and one cgroup in all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -326,10 +326,11 @@ impl Layout {
         self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir))
     }
 
-    /// Sends `signal` to every process in the cgroup and below it.
+    /// Sends `signal` once to every process that is in the cgroup, or below it, in any hierarchy.
     pub fn signal(&self, cgroup: &Cgroup, signal: i32) {
-        if let Some(dir) = self.freezer(cgroup) {
-            tree::signal_below(dir, signal);
+        let mut signalled = BTreeSet::new();
+        for dir in cgroup.members.iter().filter_map(|member| member.made.dir().ok()) {
+            tree::signal_where(dir, signal, |pid| signalled.insert(pid));
         }
     }
 }

@@ -67,7 +67,7 @@ pub fn signal_below(dir: BorrowedFd<'_>, signal: i32) -> Vec<OwnedFd> {
 }
 
 /// Signals those processes below `dir` whose pid is `wanted`; returns a pidfd of each.
-pub fn signal_where(dir: BorrowedFd<'_>, signal: i32, wanted: impl Fn(i32) -> bool) -> Vec<OwnedFd> {
+pub fn signal_where(dir: BorrowedFd<'_>, signal: i32, wanted: impl FnMut(i32) -> bool) -> Vec<OwnedFd> {
     let mut members = members_where(dir, wanted);
     members.retain(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal).is_ok());
     members
@@ -83,7 +83,7 @@ pub fn member(dir: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
     members_where(dir, |one| one == pid).pop()
 }
 
-fn members_where(dir: BorrowedFd<'_>, wanted: impl Fn(i32) -> bool) -> Vec<OwnedFd> {
+fn members_where(dir: BorrowedFd<'_>, mut wanted: impl FnMut(i32) -> bool) -> Vec<OwnedFd> {
     let mut pids = Vec::new();
     collect_processes(dir, &mut pids);
     if pids.is_empty() {

@@ -86,7 +86,7 @@ impl Supervisor {
         record.shim_pid = Some(std::process::id().cast_signed());
         if let Some(path) = &record.overhead {
             self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone(), Some(&record.cgroup));
-            let helpers = self.layout.open(path)?.map(|overhead| self.layout.processes(&overhead)).unwrap_or_default();
+            let helpers = self.layout.processes_at(path);
             self.facts.change(|facts| facts.helpers.extend(helpers.into_iter().filter_map(ProcessIdentity::of)));
         }
         self.hold();

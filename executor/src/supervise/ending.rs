@@ -11,7 +11,7 @@ use bowline_sys::Ended;
 use super::connection;
 use super::supervisor::Supervisor;
 use super::task::Task;
-use super::units::remove_cgroup;
+use super::units::remove_tasks_cgroup;
 use crate::claim::End;
 use crate::facts::{Cgroups, TaskFacts};
 use crate::lifecycle::task::{Life, Trigger};
@@ -140,7 +140,7 @@ impl Task {
         drop(std::mem::take(&mut self.handles.borrow_mut().shared));
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
-            remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
+            remove_tasks_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         }
         // The shim of a sandbox stays where it is for the sandbox's life.
         if !supervisor.any_lives() && supervisor.sandbox().is_none() {
@@ -295,7 +295,7 @@ impl Task {
         let cgroup = self.handles.borrow_mut().cgroup.take();
         let Some(cgroup) = cgroup else { return error };
         let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
-        remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
+        remove_tasks_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         if oom_kills > 0 {
             return Error::new(Kind::BadSpec, "too small: the kernel killed the task while it was starting")
                 .in_field("memory.limit")

@@ -260,8 +260,7 @@ impl Overhead {
 
     /// Moves helpers that still live in the shim's own cgroup to the root. Returns those that were moved.
     async fn let_go(&self, layout: &Layout) -> Result<Vec<i32>> {
-        let Some(cgroup) = layout.open(&self.own_path())? else { return Ok(Vec::new()) };
-        let mut helpers = layout.processes(&cgroup);
+        let mut helpers = layout.processes_at(&self.own_path());
         if helpers.is_empty() {
             return Ok(helpers);
         }

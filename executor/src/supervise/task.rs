@@ -306,14 +306,43 @@ impl Task {
                 if let Err(error) = self.with_cgroup(|c| layout.freeze(c, false))? {
                     tracing::warn!(%error, "a stop may not be heard");
                 }
-                self.send(signal.number())
+                self.send(signal.number())?;
+                self.be_heard(layout);
+                Ok(())
             }
             Action::ThawAndSignal(signal) => {
                 self.with_cgroup(|c| layout.freeze(c, false))??;
-                self.send(signal.number())
+                self.send(signal.number())?;
+                self.be_heard(layout);
+                Ok(())
             }
             Action::Kill => self.kill(layout),
         }
+    }
+
+    /// Takes the task's processes back into its cgroup if they do not end for a stop or a kill because somebody has moved
+    /// them into a cgroup that is frozen.
+    fn be_heard(self: &Rc<Self>, layout: &Rc<Layout>) {
+        let (task, layout, first_look) = (self.clone(), layout.clone(), Moment::now().after(FIRST_LOOK));
+        if !layout.holds_frozen() {
+            return;
+        }
+        waits::begin(move || {
+            let (task, layout) = (task.clone(), layout.clone());
+            async move {
+                let ended = task.facts.until_it(|facts| facts.life.is_reaped());
+                if tokio::time::timeout(first_look.to_come(), ended).await.is_ok() {
+                    return;
+                }
+                let take_back =
+                    |cgroup: &Cgroup| worker::start("those that are frozen", || layout.take_back_frozen(cgroup));
+                // Without a cgroup it has ended.
+                let Ok(Ok(worker)) = task.with_cgroup(take_back) else { return };
+                if let Err(error) = worker.answer().await {
+                    tracing::warn!(%error, "processes that are to end stay frozen");
+                }
+            }
+        });
     }
 
     /// Waits until a freeze is complete. Polls, because cgroup v1 does not report it.
@@ -407,6 +436,7 @@ impl Task {
 
     /// Goes on with a kill, until the cgroup is empty.
     pub(super) fn kill_to_the_last(self: &Rc<Self>, layout: &Rc<Layout>) {
+        self.be_heard(layout);
         let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
         let (task, layout, first_look) = (self.clone(), layout.clone(), Moment::now().after(FIRST_LOOK));
         waits::begin(move || {

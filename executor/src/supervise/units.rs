@@ -24,6 +24,9 @@ use crate::worker;
 /// How long a cgroup may stay busy after its last process has ended.
 const BUSY: Duration = Duration::from_secs(5);
 
+/// The longest pause between two tries to remove a cgroup in which nothing is left.
+const SETTLED: Duration = Duration::from_millis(2);
+
 /// A process that does nothing but keep a new scope occupied.
 pub struct Placeholder {
     pid: i32,
@@ -141,7 +144,18 @@ pub async fn enter(systemd: &Systemd, unit: &Unit) -> Result<()> {
 
 /// Removes a cgroup whose processes have ended, and stops its unit if it has one. Retries, because cgroup v1 does
 /// not report when the last process has left.
-pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgroup) {
+pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, cgroup: Cgroup) {
+    remove(layout, systemd, cgroup, Duration::MAX).await;
+}
+
+/// Removes the cgroup of a task, like [`remove_cgroup`]. What is still in it after a moment is killed: a process that was
+/// moved in one hierarchy is in the others all the same.
+pub async fn remove_tasks_cgroup(layout: &Layout, systemd: &Systemd, cgroup: Cgroup) {
+    remove(layout, systemd, cgroup, SETTLED).await;
+}
+
+/// Kills what is in the cgroup once the pause before another try is longer than `patience`.
+async fn remove(layout: &Layout, systemd: &Systemd, mut cgroup: Cgroup, patience: Duration) {
     if let Some(unit) = cgroup.unit() {
         stop(systemd, unit).await;
     }
@@ -151,6 +165,15 @@ pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgrou
         if Moment::now() > give_up {
             tracing::error!(%error, "cgroup left behind");
             return;
+        }
+        if wait > patience {
+            let kill = || {
+                layout.kill_left(&cgroup);
+                Ok(())
+            };
+            if let Err(error) = worker::run("what is left in a cgroup", kill).await {
+                tracing::error!(%error, "cannot kill what is left in a cgroup");
+            }
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_millis(20));

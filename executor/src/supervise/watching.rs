@@ -220,7 +220,6 @@ impl Supervisor {
 
     /// The processes in the cgroup at `path` that do not belong to the shim. Empty before the cgroup exists.
     fn strays(&self, path: &str) -> Vec<(ProcessIdentity, Stray)> {
-        let Ok(Some(cgroup)) = self.layout.open(path) else { return Vec::new() };
         let name = self.config.folder.name();
         let family = Family {
             shim: rustix::process::getpid().as_raw_nonzero().get(),
@@ -229,7 +228,7 @@ impl Supervisor {
             helpers: &self.facts.look(|facts| facts.helpers.clone()),
             mark: name.as_str(),
         };
-        unexpected(&self.layout.processes(&cgroup), &family)
+        unexpected(&self.layout.processes_at(path), &family)
     }
 
     /// The first processes of all tasks and of their execs.

@@ -18,7 +18,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Layout, Unit};
+use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Existed, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
@@ -59,9 +59,9 @@ pub struct SandboxRecord {
     /// cgroup is made, it says the boot alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<CgroupIdentity>,
-    /// How many parts of the cgroup's path existed before, by hierarchy, where parents were made with it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub parents_made: BTreeMap<PathBuf, usize>,
+    /// How much of the cgroup's path existed before.
+    #[serde(default, skip_serializing_if = "Existed::is_empty")]
+    pub parents_made: Existed,
     /// The cgroup that the shim and its helpers are charged to, where they have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<String>,
@@ -139,7 +139,7 @@ impl SandboxRecord {
             cgroup: unit.as_ref().map_or_else(|| place.cgroupfs(), Unit::path),
             unit,
             identity,
-            parents_made: BTreeMap::new(),
+            parents_made: Existed::new(),
             overhead,
             overhead_unit,
             namespaces: BTreeMap::new(),
@@ -504,9 +504,10 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     if let Some(record) = &record {
         record.check_namespace(&members, what)?;
     }
-    let layout = cgroup::detect()?;
+    let mut layout = cgroup::detect()?;
     if let Some(record) = &record {
         record.check_seen(&layout, &members, what)?;
+        layout.keep_found(&record.cgroup, &record.parents_made);
     }
     if let Some(cut_short) = record.as_ref().filter(|record| record.is_not_made_yet()) {
         // The cgroup may have been made; another's has processes, or its own limits, and stays.

@@ -60,6 +60,9 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     {
         layout.keep(above);
     }
+    if let Some(record) = &record {
+        layout.keep_found(&record.cgroup, &record.parents_made);
+    }
     let mut first = None;
     // A launch that was cut short may or may not have made the requested cgroup. Its init ends by
     // itself; any other process there is a stranger, and stays.

@@ -192,7 +192,8 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
     /// The task's cgroup: an absolute path below each hierarchy, `/bowline/ID/ID` by default; or a unit that systemd
-    /// makes, as `slice:prefix:name`.
+    /// makes, as `slice:prefix:name`. One that is there already, empty and not frozen, is used with the limits it has,
+    /// and stays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 

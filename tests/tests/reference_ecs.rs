@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Limits, Ran, Sandbox, SandboxBuild, assert_cgroup_is_below, assert_forgotten, has_systemd, hierarchies,
-    process_exists, weight,
+    Elsewhere, Limits, Ran, Sandbox, SandboxBuild, assert_cgroup_is_below, assert_forgotten, has_systemd, hierarchies,
+    hierarchy, only_v2, process_exists, weight,
 };
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ fn build_cgroup_root_of_what_is_no_place() {
         host.sandbox().toml(&format!("place = '{place}'")).assert_refused(125, &["place", place, parts]);
         host.sandbox().flag(format!("--place={place}")).assert_refused(2, &["--place", parts]);
     }
-    let other = host.sandbox().toml("place = '/ecs/other'");
+    let other = host.sandbox().toml("place = '/bowline/other'");
     let id = other.id().to_owned();
     other.assert_refused(125, &["place", "of a sandbox other", &id]);
     host.assert_nothing_left();
@@ -139,6 +139,86 @@ fn setup_task_cgroup_where_one_is_in_use() {
     stranger.signal(rustix::process::Signal::KILL);
     stranger.finish();
     own.remove();
+    theirs.remove();
+    host.assert_nothing_left();
+}
+
+/// A cgroup of somebody else's, with a limit of memory.
+fn limited(host: &Host, path: &str) -> Elsewhere {
+    host.bowline(["cgroup", "ensure", path]).assert_code(0);
+    host.bowline(["cgroup", "set", path, "--memory=32M"]).assert_code(0);
+    host.cgroup(path)
+}
+
+#[track_caller]
+fn assert_is_as_it_was(cgroup: &Elsewhere) {
+    assert_eq!(cgroup.there(), cgroup.folders());
+    assert_eq!((Limits::of(cgroup.path()).memory, cgroup.pids()), ("33554432".to_owned(), vec![]));
+}
+
+fn freeze(cgroup: &Elsewhere, is_frozen: bool) {
+    let (file, value) = match (only_v2(), is_frozen) {
+        (true, frozen) => ("cgroup.freeze", if frozen { "1" } else { "0" }),
+        (false, frozen) => ("freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
+    };
+    fs::write(hierarchy("freezer").join(&cgroup.path()[1..]).join(file), value).expect("root may");
+}
+
+#[test]
+fn a_cgroup_that_is_there_is_used_with_its_limits_and_stays() {
+    let host = Host::new();
+    let own = limited(&host, &format!("/{}-own", host.prefix()));
+    let toml = format!("command = 'sleep'\nargs = ['1000']\npids = 50\ncgroup = '{}'", own.path());
+    let task = host.described(&toml).start();
+    assert_eq!((own.pids().len(), Limits::of(own.path()).memory), (2, "33554432".to_owned()));
+    assert_eq!(task.stats()["memory"]["limit_bytes"], 32 << 20);
+    host.described(&toml).assert_refused(125, &[own.path(), "in use"]);
+    task.end();
+    assert_is_as_it_was(&own);
+    // After a crash, taken over or not, and where the launch fails.
+    let task = host.described(&toml).start();
+    task.kill_shim(task.shim_pid());
+    task.bowline("rm", ["-f"]).assert_code(0);
+    assert_is_as_it_was(&own);
+    let task = host.described(&toml).start();
+    task.kill_shim(task.shim_pid());
+    task.exec("true").assert_code(0);
+    task.end();
+    assert_is_as_it_was(&own);
+    host.described(&toml.replace("'sleep'", "'/nowhere'")).assert_refused(127, &["/nowhere"]);
+    assert_is_as_it_was(&own);
+    freeze(&own, true);
+    host.described(&toml).assert_refused(125, &[own.path(), "frozen"]);
+    freeze(&own, false);
+    assert_is_as_it_was(&own);
+    host.bowline(["cgroup", "destroy", own.path()]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn setup_task_cgroup_where_one_is_there() {
+    let host = Host::new();
+    let theirs = host.elsewhere("ecs");
+    for crash in [false, true] {
+        let build = host.sandbox();
+        // Under another name than the sandbox's, as Kata's.
+        let at = format!("{}/kata_{}", theirs.path(), build.id());
+        let own = limited(&host, &at);
+        freeze(&own, true);
+        let id = build.id().to_owned();
+        build.flag(format!("--place={at}")).assert_refused(125, &[&at, "frozen"]);
+        freeze(&own, false);
+        let sandbox = host.sandbox().named(id).flag(format!("--place={at}")).flag("--pids=50").create();
+        let member = sandbox.task(IDLE).start();
+        assert_cgroup_is_below(member.pid(), &format!("{at}/{}", member.id()));
+        assert_eq!(Limits::of(&at).memory, "33554432");
+        if crash {
+            sandbox.kill_shim();
+        }
+        sandbox.rm(["-f"]);
+        assert_is_as_it_was(&own);
+        host.bowline(["cgroup", "destroy", &at]).assert_code(0);
+    }
     theirs.remove();
     host.assert_nothing_left();
 }

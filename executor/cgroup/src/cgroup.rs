@@ -51,6 +51,13 @@ impl Cgroup {
         self.members.iter_mut().for_each(|member| member.made.keep(parts));
     }
 
+    /// Keeps the cgroup, where it was there before, when it is removed.
+    pub fn stay_if_found(&mut self) {
+        self.members.iter_mut().filter(|member| member.made.was_there()).for_each(|member| {
+            member.made.keep(member.made.parts());
+        });
+    }
+
     /// Whether the cgroup is still where it was made, in every hierarchy: another process may have removed it.
     pub fn is_there(&self) -> bool {
         self.members.iter().all(|member| {

@@ -41,19 +41,35 @@ pub struct Made {
     dir: OnceCell<OwnedFd>,
     /// How many parts of the path existed before.
     existed: usize,
-    /// How many parts of the path stay, whoever made them: the sandbox's, for a member's cgroup.
+    /// How many parts of the path stay, whoever made them: the sandbox's, for a member's cgroup; all, of one that was
+    /// there before.
     keeps: usize,
 }
 
 impl Made {
-    /// How many parts of the path existed before, if some of the cgroup's parents did not.
+    /// How many parts of the path existed before, if some of the cgroup's parents did not, or it did itself and stays.
     pub fn below(&self) -> Option<usize> {
-        Some(self.existed).filter(|existed| *existed < self.path.split('/').count() - 1)
+        Some(self.existed).filter(|existed| self.stays() || *existed < self.parts() - 1)
     }
 
     /// Keeps the first `parts` parts of the path when the cgroup is removed.
     pub fn keep(&mut self, parts: usize) {
         self.keeps = parts;
+    }
+
+    /// How many parts the path has.
+    pub fn parts(&self) -> usize {
+        self.path.split('/').count()
+    }
+
+    /// Whether the cgroup was there before.
+    pub fn was_there(&self) -> bool {
+        self.existed == self.parts()
+    }
+
+    /// Whether the cgroup itself stays when it is to be removed.
+    fn stays(&self) -> bool {
+        self.keeps >= self.parts()
     }
 
     /// The folder, opened when it is first needed: a short task needs the folder of few hierarchies.
@@ -166,9 +182,21 @@ impl Hierarchy {
         })
     }
 
+    /// Like [`Hierarchy::create`], but a cgroup that is there is used as it is, with its limits.
+    pub fn create_or_use(&self, path: &str) -> Result<Made> {
+        self.persist(path, |path| {
+            let existed = self.make_or_keep(path)?;
+            let held = self.fill_cpusets(path).and_then(|()| self.hold(path, existed));
+            held.inspect_err(|_| self.unmake(path, existed))
+        })
+    }
+
     /// Removes what was just made of `path`, as far as it is empty; its first `existed` parts were there before.
     fn unmake(&self, path: &str, existed: usize) {
         let path = Path::new(path);
+        if path.components().count() <= existed {
+            return;
+        }
         // If this fails, the cgroup is gone already, or no longer ours alone.
         let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
         self.remove_parents(path, existed, 0);
@@ -177,8 +205,8 @@ impl Hierarchy {
     /// Makes `path`, unless it is there.
     pub fn prepare(&self, path: &str) -> Result<()> {
         self.persist(path, |path| {
-            self.make_or_keep(path)?;
-            self.fill_cpusets(path)
+            let existed = self.make_or_keep(path)?;
+            self.fill_cpusets(path).inspect_err(|_| self.unmake(path, existed))
         })
     }
 
@@ -205,10 +233,7 @@ impl Hierarchy {
         if self.unified || !self.controllers.iter().any(|c| c == "cpuset") {
             return Ok(());
         }
-        v1::fill_cpusets(self.dir.as_fd(), path).inspect_err(|_| {
-            // The cgroup is ours if it is still empty, and of no use.
-            let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
-        })
+        v1::fill_cpusets(self.dir.as_fd(), path)
     }
 
     /// Makes the leaf of `path`, and its parents where they are missing, which is rare. Returns how
@@ -277,8 +302,11 @@ impl Hierarchy {
     }
 
     /// Removes `path`, which is `made`, with everything below it, and those empty parents that were
-    /// made with it or are below [`OURS`].
+    /// made with it or are below [`OURS`]. One that was there before stays.
     pub fn remove(&self, path: &str, made: &Made) -> Result<()> {
+        if made.stays() {
+            return Ok(());
+        }
         let path = Path::new(&path[1..]);
         tree::remove_tree(&self.dir, path)
             .doing(Kind::Internal, || format!("cannot remove cgroup {}", self.mount.join(path).display()))?;

@@ -39,7 +39,13 @@ pub struct Layout {
     pub(crate) hierarchies: Vec<Hierarchy>,
     /// A cgroup that stays when the last one in it is removed.
     kept: Option<String>,
+    /// A cgroup that may have been there before, as its record says.
+    found: Option<(String, Existed)>,
 }
+
+/// How many parts of a cgroup's path existed before it was made, by where the hierarchy is mounted: only where some of
+/// its parents were made with it, or where it was there itself and stays.
+pub type Existed = BTreeMap<PathBuf, usize>;
 
 impl Layout {
     pub fn from_mounts(mounts: Vec<Mount>) -> Result<Layout> {
@@ -53,7 +59,7 @@ impl Layout {
         }
         let v1 = hierarchies.iter().any(|h| h.controllers.iter().any(|c| c == FREEZER));
         if v1 {
-            return Ok(Layout { version: Version::V1, hierarchies, kept: None });
+            return Ok(Layout { version: Version::V1, hierarchies, kept: None, found: None });
         }
         hierarchies.retain(|h| h.unified);
         for hierarchy in &mut hierarchies {
@@ -66,17 +72,22 @@ impl Layout {
             )
             .hint("mount cgroup2 at /sys/fs/cgroup"));
         }
-        Ok(Layout { version: Version::V2, hierarchies, kept: None })
+        Ok(Layout { version: Version::V2, hierarchies, kept: None, found: None })
     }
 
     /// An empty layout, for callers that use no cgroups: nothing is found there, and nothing made.
     pub fn none() -> Layout {
-        Layout { version: Version::V2, hierarchies: Vec::new(), kept: None }
+        Layout { version: Version::V2, hierarchies: Vec::new(), kept: None, found: None }
     }
 
     /// Keeps the cgroup at `path`, a sandbox's, whatever that is opened from now on is removed from it.
     pub fn keep(&mut self, path: &str) {
         self.kept = Some(path.to_owned());
+    }
+
+    /// Keeps the cgroup at `path`, whatever ends it from now on, where it was there before.
+    pub fn keep_found(&mut self, path: &str, existed: &Existed) {
+        self.found = Some((path.to_owned(), existed.clone()));
     }
 
     /// Where this host's controllers are.
@@ -191,6 +202,69 @@ impl Layout {
         Ok(cgroup)
     }
 
+    /// Like [`Layout::create`], but uses a cgroup that is there, with its limits, if nothing is in it. See
+    /// [`Cgroup::stay_if_found`].
+    ///
+    /// # Errors
+    /// `AlreadyExists` when processes are in it or it is frozen; everything that was made is removed again.
+    pub fn create_or_use(&self, path: &str) -> Result<Cgroup> {
+        let mut cgroup = Cgroup::new(checked_path(path)?);
+        for (index, hierarchy) in self.hierarchies.iter().enumerate() {
+            match hierarchy.create_or_use(path) {
+                Ok(made) => cgroup.members.push(Member::new(index, made)),
+                Err(error) => {
+                    self.give_back(cgroup);
+                    return Err(error);
+                }
+            }
+        }
+        if !cgroup.members.iter().any(|member| member.made.was_there()) {
+            return Ok(cgroup);
+        }
+        let refused = |what, hint| Err(Error::new(Kind::AlreadyExists, format!("cgroup {path} {what}")).hint(hint));
+        if !self.processes_at(path).is_empty() {
+            self.give_back(cgroup);
+            return refused("exists already and is in use", "choose another, or end what is in it");
+        }
+        let is_frozen = match self.version {
+            Version::V1 => self.v1_freezer().is_some_and(|freezer| v1::is_held(freezer.top(), Path::new(path))),
+            Version::V2 => self.is_frozen(&cgroup),
+        };
+        if is_frozen {
+            self.give_back(cgroup);
+            return refused("exists already and is frozen", "thaw it, or choose another");
+        }
+        Ok(cgroup)
+    }
+
+    /// Removes what was made of a cgroup that is not used after all.
+    fn give_back(&self, mut cgroup: Cgroup) {
+        cgroup.stay_if_found();
+        // Remove only what we have made: the rest may be somebody else's.
+        let _ = self.remove(&mut cgroup);
+    }
+
+    /// Where a cgroup is already that is about to be made, or used, at `path`. Looks into all hierarchies if it is in the
+    /// first.
+    pub fn found(&self, path: &str) -> Existed {
+        let parts = path[1..].split('/').count();
+        let there = |hierarchy: &&Hierarchy| hierarchy.has(path);
+        if !self.hierarchies.first().is_some_and(|first| there(&first)) {
+            return Existed::new();
+        }
+        self.hierarchies.iter().filter(there).map(|hierarchy| (hierarchy.mount().to_owned(), parts)).collect()
+    }
+
+    /// Keeps a cgroup that was there before, as far as the record of its making says, when it is removed.
+    pub fn stay_where_found(&self, cgroup: &mut Cgroup, existed: &Existed) {
+        for member in &mut cgroup.members {
+            let parts = member.made.parts();
+            if existed.get(self.hierarchies[member.hierarchy].mount()) == Some(&parts) {
+                member.made.keep(parts);
+            }
+        }
+    }
+
     /// Makes `path` as a parent of later cgroups: a launch then finds it there.
     ///
     /// # Errors
@@ -218,6 +292,9 @@ impl Layout {
         if let Some(kept) = self.kept.as_deref().filter(|kept| Path::new(path).starts_with(kept)) {
             cgroup.stay_in(kept);
         }
+        if let Some((_, existed)) = self.found.as_ref().filter(|(found, _)| found == path) {
+            self.stay_where_found(&mut cgroup, existed);
+        }
         Ok((!cgroup.members.is_empty()).then_some(cgroup))
     }
 
@@ -242,16 +319,15 @@ impl Layout {
         first
     }
 
-    /// How many parts of the cgroup's path existed before, by where the hierarchy is mounted; only
-    /// where some of its parents were made with it.
-    pub fn parents_made(&self, cgroup: &Cgroup) -> BTreeMap<PathBuf, usize> {
+    /// How much of the cgroup's path existed before.
+    pub fn parents_made(&self, cgroup: &Cgroup) -> Existed {
         let members = cgroup.members.iter();
         let found = members.filter_map(|m| Some((self.hierarchies[m.hierarchy].mount().into(), m.made.below()?)));
         found.collect()
     }
 
     /// Removes the parents of `path` that were `made` with it, as far as they are empty.
-    pub fn remove_parents_made(&self, path: &str, made: &BTreeMap<PathBuf, usize>) {
+    pub fn remove_parents_made(&self, path: &str, made: &Existed) {
         let Ok(path) = checked_path(path) else { return };
         for hierarchy in &self.hierarchies {
             if let Some(existed) = made.get(hierarchy.mount()) {

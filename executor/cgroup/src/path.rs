@@ -10,6 +10,11 @@ pub fn of_sandbox(name: &str) -> String {
     format!("/{OURS}/{name}")
 }
 
+/// Whether a path is among those that bowline makes, where the caller names none.
+pub fn is_ours(path: &str) -> bool {
+    Path::new(path).starts_with(Path::new("/").join(OURS))
+}
+
 /// A cgroup path as the kernel and this crate write it: absolute, no `..`.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{CgroupIdentity, Unit};
+use bowline_cgroup::{CgroupIdentity, Existed, Unit};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Network, Task};
@@ -50,10 +50,9 @@ pub struct Record {
     /// Identifies that cgroup; `None` in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<CgroupIdentity>,
-    /// How many parts of that path existed before, by where the hierarchy is mounted; only where
-    /// some of its parents were made with it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub parents_made: BTreeMap<PathBuf, usize>,
+    /// How much of that path existed before.
+    #[serde(default, skip_serializing_if = "Existed::is_empty")]
+    pub parents_made: Existed,
     /// The systemd unit of that cgroup, where systemd made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,

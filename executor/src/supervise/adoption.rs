@@ -204,6 +204,9 @@ impl Supervisor {
             (Some(_), Some(unit)) => Some(self.layout.adopt(unit)?),
             (found, _) => found,
         };
+        if let Some(cgroup) = &mut cgroup {
+            self.layout.stay_where_found(cgroup, &record.parents_made);
+        }
         if let (Some(cgroup), Some(sandbox)) = (&mut cgroup, self.sandbox()) {
             sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
         }

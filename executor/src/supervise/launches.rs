@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use bowline_cgroup::Cgroup;
+use bowline_cgroup::{self as cgroup, Cgroup, Existed};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::OWN_FOLDERS;
 use bowline_spec::id::TaskId;
@@ -467,18 +467,25 @@ impl Supervisor {
     pub(super) async fn make_cgroup(&self, plan: &LaunchPlan) -> Result<(Cgroup, Option<Placeholder>)> {
         match &plan.record.unit {
             None => {
-                let mut cgroup = self.layout.create(&plan.record.cgroup)?;
-                if let Some(sandbox) = self.sandbox() {
-                    sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
-                }
-                let parents_made = self.layout.parents_made(&cgroup);
-                // Rare, because the next task finds the parents there.
-                if !parents_made.is_empty() {
-                    let record = Record { parents_made, ..(*plan.record).clone() };
-                    if let Err(error) = plan.folder.write_record(&record) {
-                        tracing::error!(%error, "the record lacks the parents of a cgroup");
+                let path = &plan.record.cgroup;
+                let cgroup = match self.sandbox() {
+                    Some(sandbox) => {
+                        let mut cgroup = self.layout.create(path)?;
+                        sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
+                        cgroup
                     }
-                }
+                    None if cgroup::is_ours(path) => self.layout.create(path)?,
+                    // What was there goes with a container of a manager, as with runc.
+                    None if plan.record.task.is_none() => self.layout.create_or_use(path)?,
+                    None => {
+                        note_existed(plan, self.layout.found(path));
+                        let mut cgroup = self.layout.create_or_use(path)?;
+                        cgroup.stay_if_found();
+                        cgroup
+                    }
+                };
+                // Rare, because the next task finds the parents there.
+                note_existed(plan, self.layout.parents_made(&cgroup));
                 Ok((cgroup, None))
             }
             Some(unit) => {
@@ -547,6 +554,17 @@ impl Supervisor {
                 Err(error)
             }
         }
+    }
+}
+
+/// Records how much of the path of the task's cgroup existed before, for whoever undoes the launch.
+fn note_existed(plan: &LaunchPlan, parents_made: Existed) {
+    if parents_made.is_empty() {
+        return;
+    }
+    let record = Record { parents_made, ..(*plan.record).clone() };
+    if let Err(error) = plan.folder.write_record(&record) {
+        tracing::error!(%error, "the record lacks what existed of a cgroup");
     }
 }
 

@@ -3,13 +3,12 @@
 //! A network of the task's own is made here, as the plan says which namespace the task joins. Must not: start the task,
 //! or make a cgroup.
 
-use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
-use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Unit};
+use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Existed, Unit};
 use bowline_error::{Doing, Kind, Result};
 use bowline_spec::budget::settled_shares;
 use bowline_spec::id::TaskId;
@@ -227,7 +226,7 @@ impl Supervisor {
             shim_pid: std::process::id().cast_signed(),
             cgroup: unit.as_ref().map_or(cgroup, Unit::path),
             identity: CgroupIdentity::to_come(),
-            parents_made: BTreeMap::new(),
+            parents_made: Existed::new(),
             unit,
             overhead: self.overhead.path(),
             sandbox: None,

@@ -62,7 +62,10 @@ impl Sandbox {
     pub(super) fn cgroup_of(layout: &Layout, record: &SandboxRecord) -> Result<Option<Cgroup>> {
         match (layout.open(&record.cgroup)?, &record.unit) {
             (Some(_), Some(unit)) => layout.adopt(unit).map(Some),
-            (found, _) => Ok(found),
+            (found, _) => Ok(found.map(|mut cgroup| {
+                layout.stay_where_found(&mut cgroup, &record.parents_made);
+                cgroup
+            })),
         }
     }
 

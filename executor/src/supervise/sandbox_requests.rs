@@ -36,7 +36,7 @@ impl Supervisor {
         self.sandbox.borrow().clone().filter(|sandbox| sandbox.facts.look(|facts| facts.life.is_there()))
     }
 
-    /// The error for a launch into the sandbox with which the shim leaves.
+    /// The error for a launch into a requested sandbox that is not there yet, or no longer.
     pub fn removed_sandbox(&self) -> Option<Error> {
         let sandbox = self.sandbox.borrow();
         let sandbox = sandbox.as_ref()?;
@@ -134,7 +134,14 @@ impl Supervisor {
             .facts
             .look(|SandboxFacts { record, .. }| (record.cgroup.clone(), record.unit.clone(), record.sandbox.clone()));
         let cgroup = match &unit {
-            None => self.layout.create(&path)?,
+            None if description.place.is_none() => self.layout.create(&path)?,
+            None => {
+                sandbox.facts.change(|facts| facts.record.parents_made = self.layout.found(&path));
+                sandbox.keep_record()?;
+                let mut cgroup = self.layout.create_or_use(&path)?;
+                cgroup.stay_if_found();
+                cgroup
+            }
             Some(slice) => {
                 let (_, joint) = self.joint(&description, &BTreeMap::new())?;
                 let off = description.cgroup == Enforcement::Off;

@@ -162,7 +162,8 @@ mod tests {
         accepted("name = 'web'\nplace = '/ecs/web'");
         accepted("name = 'web'\nplace = '/ecs/'");
         accepted("place = 'ecstasks-web.slice'");
-        refused("name = 'shop'\nplace = '/ecs/web'", "place", "of a sandbox web, and this one is shop");
+        accepted("name = 'shop'\nplace = '/ecs/web'");
+        refused("name = 'shop'\nplace = '/bowline/web'", "place", "of a sandbox web, and this one is shop");
         refused("place = '/ecs/../web'", "place", "..");
     }
 

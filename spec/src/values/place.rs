@@ -1,7 +1,7 @@
 //! Where a sandbox's cgroup is, as a description says it.
 //!
 //! ```text
-//!   /ecs/web             /ecs/web by the cgroupfs driver, ecs-web.slice by systemd
+//!   /ecs/web             /ecs/web by the cgroupfs driver, ecs-web.slice by systemd; of the sandbox web, if it has no name
 //!   /ecs/                the same, of whatever sandbox: its id comes last
 //!   ecstasks-web.slice   that slice, by systemd alone
 //! ```
@@ -34,17 +34,17 @@ impl Place {
         !self.text.starts_with('/')
     }
 
-    /// The place of the sandbox `id`.
+    /// The place of the sandbox `id`: under this name, or under the sandbox's own where this names none.
     ///
     /// # Errors
-    /// It is another sandbox's.
+    /// It is another sandbox's, among those that have no place.
     pub fn of(&self, id: &TaskId) -> Result<SandboxPlace, Invalid> {
         match &self.id {
-            Some(own) if own != id => Err(Invalid::new(
+            Some(own) if own != id && self.prefix == OURS => Err(Invalid::new(
                 "place",
                 format!("{self} is of a sandbox {own}, and this one is {id}; give both the same id"),
             )),
-            _ => SandboxPlace::new(&self.prefix, id.as_str()),
+            own => SandboxPlace::new(&self.prefix, own.as_ref().unwrap_or(id).as_str()),
         }
     }
 }
@@ -90,7 +90,7 @@ text_value!(
     Place,
     "Place",
     string,
-    "a cgroup's path whose last part is the sandbox's id, or is left out, or the name of a slice of systemd's",
+    "a cgroup's path whose last part may be left out: it is then the sandbox's id; or the name of a slice of systemd's",
     "/ecs/web",
     "/ecs/",
     "ecstasks-web.slice"
@@ -120,10 +120,12 @@ mod tests {
             let found = place.of(&id(of)).unwrap();
             assert_eq!((found.cgroupfs().as_str(), found.slice().unwrap().as_str()), (cgroupfs, slice));
         }
-        let error = "/ecs/web".parse::<Place>().unwrap().of(&id("shop")).unwrap_err();
+        let renamed: Place = "/ecs/kata_web".parse().unwrap();
+        assert_eq!(renamed.of(&id("web")).unwrap().cgroupfs(), "/ecs/kata_web");
+        let error = "/bowline/web".parse::<Place>().unwrap().of(&id("shop")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "place: /ecs/web is of a sandbox web, and this one is shop; give both the same id"
+            "place: /bowline/web is of a sandbox web, and this one is shop; give both the same id"
         );
     }
 

@@ -28,7 +28,7 @@ use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
 use crate::notify;
 use crate::reserve::StartMark;
-use crate::rootfs::{self, Additions};
+use crate::rootfs::{self, Additions, Binds};
 use crate::seccomp::Filter;
 use crate::unsupported;
 
@@ -100,8 +100,8 @@ impl Prepared<'_> {
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
         // The shim makes it: a helper of init would count among the task's processes.
         let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();
-        let sources =
-            || rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody.as_ref().map(OwnedFd::as_fd));
+        let binds = Binds { exact: additions.exact_binds, in_user_namespace: namespaces.in_user_namespace() };
+        let sources = || rootfs::open_sources(spec, bundle, binds, nobody.as_ref().map(OwnedFd::as_fd));
         let sources = (beforehand && sys::has_mount_fds()).then(sources).transpose()?;
         let (report, tell) = io::pipe()?;
         let (hear, orders) = io::pipe()?;
@@ -147,7 +147,7 @@ impl Prepared<'_> {
         let enter = || {
             if stages {
                 sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot make a mount namespace")?;
-                rootfs::stage_sources(spec, bundle, true)?;
+                rootfs::stage_sources(spec, bundle, binds)?;
             }
             if namespaces.in_user_namespace() && !namespaces.is_new(libc::CLONE_NEWUSER) {
                 child::oom_score_adj("self", process)?;

@@ -140,6 +140,21 @@ fn volumes_are_the_hosts_files_and_folders() {
     cri.end();
 }
 
+#[test]
+fn programs_in_the_shared_memory_of_a_pod_can_be_executed() {
+    let host = Host::new();
+    if host.reference_fails("runc executes them since 1.2") {
+        return;
+    }
+    let Some(cri) = host.cri() else { return };
+    let pod = cri.pod().on_the_hosts_network().run();
+    let container = pod.container("a", "sleep 1000").start();
+    let script = "printf '#!/bin/sh\\necho executed' > /dev/shm/x && chmod +x /dev/shm/x && /dev/shm/x";
+    assert_eq!(container.exec(script).out(), "executed");
+    pod.remove();
+    cri.end();
+}
+
 /// A folder whose mounts spread.
 fn shared(host: &Host) -> Tmpfs {
     let folder = host.tmpfs("shared", "");

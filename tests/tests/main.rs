@@ -50,6 +50,7 @@ mod containerd_invocation;
 mod containerd_io;
 mod containerd_metrics;
 mod containerd_mounts;
+mod containerd_mounts_flags;
 mod containerd_mounts_namespaces;
 mod containerd_oom;
 mod containerd_options;

@@ -6,6 +6,8 @@ use std::path::Path;
 use bowline_tests::Host;
 use bowline_tests::harness::binary;
 
+use crate::containerd_mounts_flags::source;
+
 /// A description that runs `script` with these mounts.
 fn with(script: &str, mounts: &str) -> String {
     format!("command = 'sh'\nargs = ['-c', '{script}']\nmounts = [{mounts}]")
@@ -63,6 +65,26 @@ fn a_read_only_bind_is_read_only_below_too() {
     assert!(ran.code == Some(1) && ran.err().contains("Read-only file system"), "{ran}");
     assert!(!below.path().join("x").exists());
     drop(below);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_bind_of_a_description_keeps_what_its_source_does_without() {
+    let host = Host::new();
+    let data = source(&host, "data", "nosuid,nodev,noexec");
+    let root = host.busybox_root();
+    let mounts = ["read_only = false", "read_only = true"];
+    let mounts =
+        mounts.iter().enumerate().map(|(at, rest)| bind(data.path(), &format!("destination = \"/{at}\", {rest}")));
+    let toml = with(
+        "sed -n \"s,.* / /[01] ,,p\" /proc/self/mountinfo | cut -d\" \" -f1",
+        &mounts.collect::<Vec<_>>().join(", "),
+    );
+    host.described(&toml)
+        .rootfs(root.path())
+        .run()
+        .assert_says("rw,nosuid,nodev,noexec,relatime\nro,nosuid,nodev,noexec,relatime");
+    drop(data);
     host.assert_nothing_left();
 }
 

@@ -45,7 +45,7 @@ use crate::io::{End, Stdio};
 use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
 use crate::reserve::StartMark;
-use crate::rootfs::{self, Additions, Sources};
+use crate::rootfs::{self, Additions, Binds, Sources};
 use crate::{memory_policy, network, time_namespace};
 
 /// What init needs in addition.
@@ -108,15 +108,16 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if namespaces.is_new(sys::CLONE_NEWTIME) {
         time_namespace::enter_new(spec)?;
     }
+    let binds = Binds { exact: additions.exact_binds, in_user_namespace: namespaces.in_user_namespace() };
     let mut sources = match sources.take() {
         Some(sources) => sources,
-        None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody)?,
+        None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, binds, nobody)?,
         None => {
             // With a user namespace, the worker that cloned this process has staged the sources.
             if !namespaces.in_user_namespace() {
-                rootfs::stage_sources(spec, bundle, false)?;
+                rootfs::stage_sources(spec, bundle, binds)?;
             }
-            rootfs::take_up_sources(spec, bundle)?
+            rootfs::take_up_sources(spec, bundle, binds)?
         }
     };
     rootfs::attach(spec, bundle, &sources)?;

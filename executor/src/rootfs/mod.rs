@@ -10,6 +10,7 @@
 //! a new user namespace the shim opens them beforehand, with the host's rights. Must not: know the caller, or what
 //! a task is.
 
+mod bind_flags;
 mod cgroups;
 mod copy_up;
 mod devices;
@@ -40,6 +41,7 @@ use rustix::fs::{self, FileType, Mode};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+pub use bind_flags::Binds;
 pub use cgroups::ignored as ignored_cgroup_options;
 pub use devices::{Null, null_apart, open_null_in_worker};
 pub use ephemeral::apply as make_ephemeral;
@@ -69,6 +71,8 @@ pub struct Additions {
     /// How many bytes of changes to the root are kept, in memory and until the task ends; without it, changes go to
     /// the root folder.
     pub ephemeral: Option<u64>,
+    /// Whether a bind has exactly the flags that its options name, as in a bundle.
+    pub exact_binds: bool,
 }
 
 /// What init keeps when it enters its root.
@@ -181,7 +185,7 @@ impl Filling<'_> {
                 Ok(None)
             }
             Source::Later(source) => {
-                let tree = sources::open_late(trees, root, mount, options, source)?;
+                let tree = sources::open_late(sources, root, mount, options, source)?;
                 self.attach(mount, &tree).map(|()| None)
             }
             Source::None if options.remount => {

@@ -13,6 +13,8 @@ pub struct Options {
     pub set: u64,
     /// MOUNT_ATTR_* to clear on this mount.
     pub clear: u64,
+    /// Whether an option names a flag of mount(2), set or cleared.
+    pub names_flags: bool,
     /// MOUNT_ATTR_* for this mount and all below it (`rro` and similar options).
     pub set_recursive: u64,
     /// MOUNT_ATTR_* to clear on this mount and all below it.
@@ -64,9 +66,12 @@ const ATTRIBUTES: [(&str, bool, u64); 17] = [
     ("noatime", true, libc::MOUNT_ATTR_NOATIME),
     ("strictatime", true, libc::MOUNT_ATTR_STRICTATIME),
     ("relatime", true, libc::MOUNT_ATTR_RELATIME),
-    ("atime", true, libc::MOUNT_ATTR_RELATIME),
-    ("nostrictatime", true, libc::MOUNT_ATTR_RELATIME),
+    ("atime", false, libc::MOUNT_ATTR_NOATIME),
+    ("nostrictatime", false, libc::MOUNT_ATTR_STRICTATIME),
 ];
+
+/// Flags of mount(2) that change a filesystem.
+const OF_FILESYSTEMS: [&str; 4] = ["sync", "dirsync", "lazytime", "iversion"];
 
 /// Options that state a default, or that kernels no longer know. `norelatime` names no other mode; runc keeps the one
 /// that there is.
@@ -87,6 +92,11 @@ const PROPAGATIONS: [(&str, u64); 8] = [
 /// Whether the option `key` is an SELinux label (mount(8)), which may have commas.
 pub fn is_label(key: &str) -> bool {
     matches!(key, "context" | "fscontext" | "defcontext" | "rootcontext")
+}
+
+/// The name of the option that sets one of `flags`, which are MOUNT_ATTR_*.
+pub fn name_of(flags: u64) -> &'static str {
+    ATTRIBUTES.iter().find(|(_, set, bits)| *set && flags & bits != 0).map_or("a flag", |(name, ..)| name)
 }
 
 /// All names of options that are not a filesystem's own, sorted.
@@ -120,7 +130,8 @@ pub fn of(mount: &Mount) -> Result<Options> {
             "ridmap" => options.idmap = Some(true),
             "tmpcopyup" => options.copy_up = true,
             "remount" => options.remount = true,
-            name if WITHOUT_EFFECT.contains(&name) || name.is_empty() => {}
+            "defaults" | "rnorelatime" | "" => {}
+            name if WITHOUT_EFFECT.contains(&name) => options.names_flags = true,
             name => options.add(name),
         }
     }
@@ -149,10 +160,12 @@ impl Options {
         if let Some((_, propagation)) = PROPAGATIONS.iter().find(|(n, _)| *n == name) {
             self.propagation = Some((*propagation, name.starts_with('r')));
         } else if let Some(&(_, set, bits)) = attribute(name) {
+            self.names_flags = true;
             put(&mut self.set, &mut self.clear, set, bits, name);
         } else if let Some(&(_, set, bits)) = name.strip_prefix('r').and_then(attribute) {
             put(&mut self.set_recursive, &mut self.clear_recursive, set, bits, name);
         } else {
+            self.names_flags |= OF_FILESYSTEMS.contains(&name);
             self.data.extend(parts(name).map(|option| match option.split_once('=') {
                 // Managers quote labels, as mount(2) wants them; a label itself has no quotes.
                 Some((key, value)) if is_label(key) => (key.to_owned(), Some(value.trim_matches('"').to_owned())),
@@ -179,8 +192,15 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 /// The later of two options that contradict each other wins.
 fn put(to_set: &mut u64, to_clear: &mut u64, set: bool, bits: u64, name: &str) {
     if name.ends_with("atime") && !name.ends_with("diratime") {
-        *to_clear |= ATIME_FIELD;
-        *to_set = *to_set & !ATIME_FIELD | bits;
+        // `atime` and `nostrictatime` name no mode: as with mount(8), they only take one back that was named before.
+        let takes_back = !set && !name.starts_with('r');
+        if !takes_back {
+            *to_clear |= ATIME_FIELD;
+            *to_set = *to_set & !ATIME_FIELD | if set { bits } else { libc::MOUNT_ATTR_RELATIME };
+        } else if *to_set & ATIME_FIELD == bits {
+            *to_clear &= !ATIME_FIELD;
+            *to_set &= !ATIME_FIELD;
+        }
     } else if set {
         *to_set |= bits;
         *to_clear &= !bits;
@@ -256,6 +276,22 @@ mod tests {
         let options = parse(&["ro", "rw", "noatime", "strictatime", "relatime"]);
         assert_eq!(options.set, 0);
         assert_eq!(options.clear, libc::MOUNT_ATTR_RDONLY | ATIME_FIELD);
+        for taken_back in [["noatime", "atime"], ["strictatime", "nostrictatime"], ["atime", "nostrictatime"]] {
+            let options = parse(&taken_back);
+            assert!(options.names_flags && options.set | options.clear == 0, "{taken_back:?}");
+        }
+        assert_eq!(parse(&["noatime", "nostrictatime"]).set, libc::MOUNT_ATTR_NOATIME);
+        assert_eq!(parse(&["rnoatime", "ratime"]).clear_recursive, ATIME_FIELD);
+    }
+
+    #[test]
+    fn flags_are_named_by_set_and_by_clear_and_not_by_propagation_or_for_mounts_below() {
+        for name in ["ro", "rw", "exec", "dev", "noatime", "atime", "symfollow", "async", "sync", "norelatime"] {
+            assert!(parse(&["rbind", name]).names_flags, "{name}");
+        }
+        for name in ["bind", "rprivate", "rro", "rexec", "defaults", "idmap", "size=1m", "remount", ""] {
+            assert!(!parse(&["bind", name]).names_flags, "{name}");
+        }
     }
 
     #[test]

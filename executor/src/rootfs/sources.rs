@@ -21,6 +21,7 @@ use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::bind_flags::{self, Binds};
 use super::handle::{file_type, open_path};
 use super::host_view::Bind;
 use super::options::{self, Options};
@@ -44,6 +45,8 @@ pub struct Sources {
     pub nodes: Option<OwnedFd>,
     /// Where these trees are, and all that are made later.
     pub trees: Trees,
+    /// How the flags of those are set that are opened later.
+    binds: Binds,
 }
 
 /// The source of one mount of the spec.
@@ -86,7 +89,8 @@ impl Sources {
 ///
 /// # Errors
 /// `BadSpec` naming the path that is missing or is not a folder.
-pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<BorrowedFd<'_>>) -> Result<Sources> {
+pub fn open(spec: &Spec, bundle: &Path, binds: Binds, nobody: Option<BorrowedFd<'_>>) -> Result<Sources> {
+    let in_user_namespace = binds.in_user_namespace;
     let path = root_path(spec, bundle)?;
     let trees = Trees::Detached;
     let root = trees.copy(&path, true).map_err(|errno| no_root(&path, errno))?;
@@ -104,7 +108,7 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
             if bowline_spec::hides_owners(mount) {
                 let bind = host_view::detached(&trees, mount, nobody)?;
                 for tree in std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)) {
-                    apply(&trees, tree, recursive, &options)?;
+                    apply(&trees, tree, recursive, &options, Binds { exact: false, ..binds })?;
                 }
                 return Ok(Source::Opened(bind));
             }
@@ -129,20 +133,20 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
             if let Some(below) = options.idmap {
                 show_owners(&tree, below && recursive, mount, spec)?;
             }
-            apply(&trees, &tree, recursive, &options)?;
+            apply(&trees, &tree, recursive, &options, binds)?;
             Ok(Source::Opened(tree.into()))
         };
         let copy = |recursive| copied(recursive).map_err(|error| within(mount, error));
         all.push(options.is_new_bind().map(copy).transpose()?.unwrap_or(Source::None));
     }
     let nodes = devices::beforehand(&trees, spec, in_user_namespace)?;
-    Ok(Sources { root, all, nodes, trees })
+    Ok(Sources { root, all, nodes, trees, binds })
 }
 
 /// For kernels without detached mounts: mounts the sources on a stage, in the caller's own mount namespace, and
 /// makes the stage the working directory. A child that is cloned with a new mount namespace finds the stage in its
 /// copy.
-pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> {
+pub fn stage(spec: &Spec, bundle: &Path, binds: Binds) -> Result<()> {
     let propagation = options::before_the_root(spec)?;
     let mut shared = false;
     for mount in spec.mounts().iter().flatten() {
@@ -155,7 +159,7 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
     let path = root_path(spec, bundle)?;
     let root = open_path(&path).map_err(|errno| no_root(&path, errno))?;
     check_folder(&root, &path)?;
-    let mut binds = Vec::new();
+    let mut opened = Vec::new();
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
         if options.idmap.is_some() && !bowline_spec::hides_owners(mount) {
@@ -166,7 +170,7 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
             && let BindSource::Host(source) = bind_source(mount, bundle, &path).map_err(|error| within(mount, error))?
         {
             let fd = open_path(&source).map_err(|errno| within(mount, no_source(mount, errno)))?;
-            binds.push((mount, options, recursive, fd));
+            opened.push((mount, options, recursive, fd));
         }
     }
     leave_chroot()?;
@@ -179,20 +183,22 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
     let here = open_path(Path::new(".")).doing(Kind::Internal, what)?;
     let trees = Trees::Staged(stage);
     trees.copy_of(root.as_fd(), true).doing(Kind::Internal, || format!("cannot bind {}", path.display()))?;
-    for (mount, options, recursive, fd) in binds {
-        let tree = match host_view::copied(mount).filter(|_| bowline_spec::hides_owners(mount)) {
+    for (mount, options, recursive, fd) in opened {
+        let hidden = bowline_spec::hides_owners(mount);
+        let tree = match host_view::copied(mount).filter(|_| hidden) {
             Some(names) => host_view::copy(&trees, fd.as_fd(), names),
             None => trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno)),
         };
-        let done = tree.and_then(|tree| apply(&trees, &tree, recursive, &options));
+        let binds = Binds { exact: binds.exact && !hidden, ..binds };
+        let done = tree.and_then(|tree| apply(&trees, &tree, recursive, &options, binds));
         done.map_err(|error| within(mount, error))?;
     }
-    devices::beforehand(&trees, spec, in_user_namespace)?;
+    devices::beforehand(&trees, spec, binds.in_user_namespace)?;
     rustix::process::fchdir(here).doing(Kind::Internal, what)
 }
 
 /// Opens what [`stage()`] has put into the working directory.
-pub fn take_up(spec: &Spec, bundle: &Path) -> Result<Sources> {
+pub fn take_up(spec: &Spec, bundle: &Path, binds: Binds) -> Result<Sources> {
     let what = || "cannot find the staged mounts";
     let outer = open_path(Path::new(".")).doing(Kind::Internal, what)?;
     let spot = |number: usize| stage::open_spot(outer.as_fd(), &number.to_string()).doing(Kind::Internal, what);
@@ -222,7 +228,7 @@ pub fn take_up(spec: &Spec, bundle: &Path) -> Result<Sources> {
     let open_own = || stage::open_spot(outer.as_fd(), OWN);
     let own = open_own().doing(Kind::Internal, what)?;
     let stage = Stage::new(own.as_fd(), open_own).doing(Kind::Internal, || "cannot make a stage for mounts")?;
-    Ok(Sources { root, all, nodes, trees: Trees::Staged(stage) })
+    Ok(Sources { root, all, nodes, trees: Trees::Staged(stage), binds })
 }
 
 /// Makes the root of `sources` a mount of this mount namespace. Must be called before the child gives up the uid
@@ -277,19 +283,20 @@ pub fn are_idmapped(spec: &Spec) -> Result<bool> {
 /// # Errors
 /// `BadSpec` naming the source, without the mount.
 pub fn open_late(
-    trees: &Trees,
+    sources: &Sources,
     root: BorrowedFd<'_>,
     mount: &Mount,
     options: &Options,
     source: &BindSource,
 ) -> Result<OwnedFd> {
+    let Sources { trees, binds, .. } = sources;
     let recursive = options.bind.unwrap_or(false);
     let tree = match source {
         BindSource::Host(path) => trees.copy(path, recursive),
         BindSource::Root(path) => open_inside(root, path).and_then(|source| trees.copy_of(source.as_fd(), recursive)),
     };
     let tree = tree.map_err(|errno| no_source(mount, errno))?;
-    apply(trees, &tree, recursive, options)?;
+    apply(trees, &tree, recursive, options, *binds)?;
     Ok(tree)
 }
 
@@ -363,7 +370,7 @@ fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {
 }
 
 /// Applies a bind's options: attributes and propagation to the top mount alone unless they are recursive.
-fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options) -> Result<()> {
+fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, binds: Binds) -> Result<()> {
     let tree = tree.as_fd();
     let propagate = |propagation, recursive| {
         let change = MountAttributes { propagation, ..MountAttributes::default() };
@@ -375,10 +382,7 @@ fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options) -> R
         propagate(libc::MS_SLAVE, true)?;
     }
     propagate(wanted, recursive && below)?;
-    if options.set | options.clear != 0 {
-        let one = MountAttributes { set: options.set, clear: options.clear, propagation: 0 };
-        trees.change(tree, false, one).doing(Kind::Internal, || "cannot set its attributes")?;
-    }
+    bind_flags::set(trees, tree, options, binds)?;
     if options.set_recursive | options.clear_recursive != 0 {
         let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
         trees.change(tree, true, all).doing(Kind::Unsupported, || "cannot set its recursive attributes")?;

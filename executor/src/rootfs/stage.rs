@@ -190,6 +190,18 @@ fn remount(mount: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()>
     Ok(())
 }
 
+/// The MOUNT_ATTR_* of the mount that `fd` refers to. It counts as read-only if its filesystem is.
+pub fn attributes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let now = fs::fstatvfs(fd)?.f_flag.bits();
+    let flags = FLAGS.iter().filter(|(.., stat)| now & stat != 0).fold(0, |all, (attribute, ..)| all | attribute);
+    let times = match now {
+        _ if now & ST_NOATIME != 0 => libc::MOUNT_ATTR_NOATIME,
+        _ if now & ST_RELATIME != 0 => libc::MOUNT_ATTR_RELATIME,
+        _ => libc::MOUNT_ATTR_STRICTATIME,
+    };
+    Ok(flags | times | if now & ST_NODIRATIME != 0 { libc::MOUNT_ATTR_NODIRATIME } else { 0 })
+}
+
 /// The flags that mount(2) needs for a mount whose statfs(2) flags are `now`. Without any atime flag, mount(2)
 /// leaves the atime mode as it is.
 fn remount_flags(now: u64, set: u64, clear: u64) -> MountFlags {

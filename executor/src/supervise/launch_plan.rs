@@ -40,6 +40,11 @@ pub struct LaunchPlan {
 }
 
 impl LaunchPlan {
+    /// Whether the configuration is bowline's own, from a description, and no bundle's.
+    pub fn is_described(&self) -> bool {
+        self.record.task.as_ref().is_some_and(|task| task.bundle.is_none())
+    }
+
     /// The base of relative paths in the spec.
     pub fn bundle(&self) -> &Path {
         self.record.bundle().unwrap_or(self.folder.path())

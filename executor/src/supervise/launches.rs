@@ -313,6 +313,7 @@ impl Supervisor {
         plan.additions = Additions {
             secrets: launch.secrets.files.clone(),
             ephemeral: plan.record.task.as_ref().and_then(|task| task.ephemeral).map(ByteSize::as_u64),
+            exact_binds: !plan.is_described(),
         };
         let (folder, owns_folder, network) = (plan.folder.clone(), plan.owns_folder, plan.record.network());
         // Written before anything is created that a crash would leave behind.
@@ -519,8 +520,7 @@ impl Supervisor {
         let (bundle, filter) = (plan.bundle(), filter.as_ref());
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
         // A bundle's configuration says by PATH alone where its command is.
-        let is_described = plan.record.task.as_ref().is_some_and(|task| task.bundle.is_none());
-        let own_folders = if is_described { OWN_FOLDERS } else { &[] };
+        let own_folders = if plan.is_described() { OWN_FOLDERS } else { &[] };
         let start_mark = plan.reserve.as_ref().filter(|_| plan.record.outlives_shim()).map(Reserve::start_mark);
         let prepared = Prepared {
             id,

@@ -17,7 +17,7 @@ use oci_spec::runtime::{Capabilities, LinuxCapabilities, LinuxResources, LinuxSe
 use serde::Deserialize;
 
 use crate::tolerance::LARGEST_CONFIG;
-use crate::{hooks, inside_root, rootfs, tolerance};
+use crate::{hooks, inside_root, rootfs, tolerance, unsupported};
 
 /// The name of the configuration file (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";
@@ -131,7 +131,10 @@ fn checked((mut spec, note): (Spec, Option<String>)) -> Result<Configuration> {
     leave_out_empty_paths(&mut spec);
     supply_dev(&mut spec);
     // Before ours are put beside them.
-    spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()).map_or(Ok(()), check_devices)?;
+    if let Some(resources) = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()) {
+        check_devices(resources)?;
+        unsupported::check_page_sizes(resources)?;
+    }
     let seccomp = spec.linux_mut().as_mut().and_then(|linux| {
         let resources = linux.resources().clone().unwrap_or_default();
         linux.set_resources(Some(with_common_devices(limits(resources))));

@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::inside_root::resolved;
-use crate::{idmap, lsm, memory_policy, time_namespace, tolerance};
+use crate::{host, idmap, lsm, memory_policy, time_namespace, tolerance};
 
 /// Refuses what the executor does not do.
 ///
@@ -111,6 +111,29 @@ pub fn check_resources(resources: &LinuxResources) -> Result<()> {
     let swappiness = resources.memory().as_ref().and_then(LinuxMemory::swappiness);
     if let Some(swappiness) = swappiness.filter(|swappiness| *swappiness > 100) {
         return Err(bad(format!("linux.resources.memory.swappiness: {swappiness} is not 0 to 100")));
+    }
+    check_page_sizes(resources)
+}
+
+/// Refuses limits of huge pages without a size, or of one that this host lacks.
+///
+/// # Errors
+/// `BadSpec` or `Unsupported`, naming the field.
+pub fn check_page_sizes(resources: &LinuxResources) -> Result<()> {
+    let limits = resources.hugepage_limits().as_deref().unwrap_or_default();
+    let sizes = if limits.is_empty() { BTreeSet::new() } else { host::hugepage_sizes() };
+    for (index, limit) in limits.iter().enumerate().filter(|(_, limit)| !sizes.contains(limit.page_size())) {
+        let at = format!("linux.resources.hugepageLimits[{index}].pageSize");
+        let size = limit.page_size();
+        if size.is_empty() {
+            return Err(bad(format!("{at}: missing")));
+        }
+        // Where there are none, the controller is missing too, which is refused where it is used.
+        if size.ends_with('B') && !sizes.is_empty() {
+            let sizes = sizes.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let error = Error::new(Kind::Unsupported, format!("{at}: this host has no pages of {size:?}"));
+            return Err(error.hint(format!("it has pages of {sizes}")));
+        }
     }
     Ok(())
 }

@@ -351,6 +351,48 @@ fn propagation_is_of_the_top_mount_unless_it_is_recursive() {
     host.assert_nothing_left();
 }
 
+#[test]
+fn a_shared_root_shares_all_that_is_mounted_in_it_but_what_has_a_propagation_of_its_own() {
+    let host = Host::new();
+    if host.reference_fails("it shares what is to be private, and with the host") {
+        return;
+    }
+    let containerd = host.containerd();
+    let source = host.tmpfs("source", "size=64k");
+    rustix::mount::mount_change(source.path(), rustix::mount::MountPropagationFlags::SHARED).expect("root may");
+    let mount = |destination: &str, options: &[&str]| json!({ "type": "bind", "source": text(source.path()), "destination": destination, "options": options });
+    let kind = "sed -E 's/^([^ ]+ ){4}([^ ]+) [^ ]+/\\2/; s/ - .*//; s/[0-9]+/N/g' /proc/self/mountinfo";
+    let script = format!("{kind} | grep -E '^/((proc|dev/shm|as-it-is|own|slave|loose|tmp)?( |$))' | busybox sort");
+    let bundle = || {
+        let bundle = containerd.bundle().script(&script).mount(&mount("/as-it-is", &["rbind"]));
+        let bundle = bundle.mount(&mount("/own", &["rbind", "rprivate"])).mount(&mount("/slave", &["bind", "slave"]));
+        let bundle = bundle.mount(&mount("/loose", &["bind", "unbindable"])).mount(&tmpfs("/tmp", &["private"]));
+        bundle.edit(|config| config["linux"]["rootfsPropagation"] = json!("rshared"))
+    };
+    let said = "/ shared:N\n/as-it-is shared:N master:N\n/dev/shm shared:N\n/loose unbindable\n/own\n/proc shared:N\n\
+                /slave master:N\n/tmp";
+    assert_says(&containerd, &bundle(), said);
+    assert_says(&containerd, &bundle().with_users(), said);
+    drop(source);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_path_that_is_masked_twice_has_one_mask() {
+    let host = Host::new();
+    if host.reference_fails("it mounts one over the other") {
+        return;
+    }
+    let containerd = host.containerd();
+    let script = "cut -d' ' -f5 /proc/self/mountinfo | grep -E '^/(etc/passwd|srv)'";
+    let bundle = containerd.bundle().script(script).edit(|config| {
+        config["linux"]["maskedPaths"] = json!(["/etc/passwd", "/srv", "/etc/passwd", "/srv", "/nowhere", "/nowhere"]);
+    });
+    make_folder(&bundle, "srv", 0o755);
+    assert_says(&containerd, &bundle, "/etc/passwd\n/srv");
+    host.assert_nothing_left();
+}
+
 /// Whether the kernel makes mounts by paths alone: before Linux 5.12.
 pub fn lacks_detached_mounts() -> bool {
     lacks("fsopen") || lacks("mount_setattr")

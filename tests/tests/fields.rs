@@ -210,6 +210,18 @@ fn huge_pages_are_limited_or_refused() {
 }
 
 #[test]
+fn huge_pages_of_no_size_or_of_one_that_the_host_lacks_are_refused() {
+    let of = |size: Value| json!([{ "pageSize": "2MB", "limit": 4 << 20 }, size]);
+    let named = "linux.resources.hugepageLimits[1].pageSize";
+    let field = "linux.resources.hugepageLimits";
+    assert_refused(&[
+        (field, of(json!({ "limit": 4 << 20 })), named),
+        (field, of(json!({ "pageSize": "", "limit": 4 << 20 })), named),
+    ]);
+    assert_unsupported(&[(field, of(json!({ "pageSize": "3MB", "limit": 6 << 20 })), named)]);
+}
+
+#[test]
 fn a_terminal_has_the_size_that_the_configuration_says() {
     let host = Host::new();
     let containerd = host.containerd();
@@ -422,6 +434,21 @@ fn what_no_rule_allows_cannot_be_opened_whatever_the_first_rule_says() {
     ];
     for (rules, opened) in cases {
         assert_eq!(openable(&rules), opened, "{rules}");
+    }
+}
+
+#[test]
+fn letters_of_access_to_devices_have_any_order() {
+    let rule = |access: &str| json!({ "allow": true, "type": "c", "major": 10, "minor": 237, "access": access });
+    let script = "busybox mknod /dev/loop c 10 237; (: < /dev/loop) 2>&1 | grep -c 'not permitted'; \
+                  (: >> /dev/loop) 2>&1 | grep -c 'not permitted'; true";
+    for (access, expected) in [("mr", "0\n1"), ("mwr", "0\n0"), ("wr", "0\n0")] {
+        let said = said_with(script, |config| {
+            config["linux"]["resources"]["devices"] = json!([{ "allow": false, "access": "mwr" }, rule(access)]);
+            let sets = config["process"]["capabilities"].as_object_mut().expect("sets");
+            sets.values_mut().for_each(|set| set.as_array_mut().expect("a list").push(json!("CAP_MKNOD")));
+        });
+        assert_eq!(said, expected, "{access}");
     }
 }
 

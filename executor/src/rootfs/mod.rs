@@ -22,6 +22,7 @@ mod inside;
 mod label;
 pub mod layers;
 mod options;
+mod propagation;
 mod remount;
 mod seal;
 mod secret_files;
@@ -52,6 +53,7 @@ pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
 pub use options::of as read_mount_options;
+use propagation::RootPropagation;
 use remount::Made;
 pub use secret_files::{SECRETS, Secret};
 pub use sources::{
@@ -101,11 +103,12 @@ pub fn enter(
     inside::refuse_host_links(root)?;
     let mut filling =
         Filling { sources, root, spec, in_user_namespace, made: Made::wanted(spec), read_only: Vec::new() };
-    let mut dev = None;
+    let (mut dev, mut propagation) = (None, RootPropagation::of(spec)?);
     for (mount, source) in spec.mounts().iter().flatten().zip(&sources.all) {
         let options = options::of(mount)?;
         let within = |error: Error| error.within(format_args!("mount {}", mount.destination().display()));
         let made = filling.mount(mount, &options, source).map_err(within)?;
+        propagation.spare(root, mount, &options).map_err(within)?;
         if devices::is_own(mount, &options) {
             dev = made;
         }
@@ -139,12 +142,13 @@ pub fn enter(
             .change(root, false, closed)
             .doing(Kind::Internal, || "cannot make the root filesystem read-only")?;
     }
+    propagation.apply_below(&sources.trees, root)?;
     let copy = shared.map(|shared| leave(&sources.trees, root, shared)).transpose()?;
     if copy.is_none() {
         pivot(&sources.trees, root)?;
     }
     // Only now, because a shared mount cannot become the root.
-    propagate(&sources.trees, copy.as_ref().map_or(root, OwnedFd::as_fd), options::root_propagation(spec)?)?;
+    propagation.apply(&sources.trees, copy.as_ref().map_or(root, OwnedFd::as_fd))?;
     Ok(Entered { terminal, null })
 }
 
@@ -346,17 +350,6 @@ fn hosts_sys(trees: &Trees) -> Result<OwnedFd> {
     let change = MountAttributes { set, clear: 0, propagation: libc::MS_SLAVE };
     trees.change(tree.as_fd(), true, change).doing(Kind::Internal, what)?;
     Ok(tree)
-}
-
-/// Sets the propagation of the root: what the spec says, or what is mounted on the host reaches it, and nothing goes back.
-fn propagate(trees: &Trees, root: BorrowedFd<'_>, wanted: Option<u64>) -> Result<()> {
-    let wanted = wanted.unwrap_or(libc::MS_SLAVE);
-    // A shared root is one of a group of its own: it leaves the host's first.
-    let first = (wanted == libc::MS_SHARED).then_some(libc::MS_PRIVATE);
-    first.into_iter().chain([wanted]).try_for_each(|propagation| {
-        let change = MountAttributes { propagation, ..MountAttributes::default() };
-        trees.change(root, false, change).doing(Kind::Internal, || "cannot set the propagation of the root")
-    })
 }
 
 /// Enters the mount namespace `shared`, and there a copy of the root that belongs to no namespace: it goes away with the

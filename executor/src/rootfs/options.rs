@@ -210,20 +210,21 @@ fn put(to_set: &mut u64, to_clear: &mut u64, set: bool, bits: u64, name: &str) {
     }
 }
 
-/// The propagation that the spec wants for the root: MS_SHARED or another of these flags.
-pub fn root_propagation(spec: &Spec) -> Result<Option<u64>> {
+/// The propagation that the spec wants for the root: MS_SHARED or another of these flags; `true` if it applies to all
+/// mounts of the task.
+pub fn root_propagation(spec: &Spec) -> Result<Option<(u64, bool)>> {
     let name = spec.linux().as_ref().and_then(|l| l.rootfs_propagation().clone());
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
     let known = PROPAGATIONS.iter().find(|(n, _)| *n == name);
     let unknown = || Error::new(Kind::BadSpec, format!("linux.rootfsPropagation: {name} is unknown"));
-    Ok(Some(known.ok_or_else(unknown)?.1))
+    Ok(Some((known.ok_or_else(unknown)?.1, name.starts_with('r'))))
 }
 
 /// The propagation that the namespace's mounts get before anything is mounted: slaves of the host's, so that no
 /// mount made here shows there, or private if the root will be private. Whichever the root gets later, it is
 /// changed from a mount that is not shared.
 pub fn before_the_root(spec: &Spec) -> Result<MountAttributes> {
-    let private = root_propagation(spec)? == Some(libc::MS_PRIVATE);
+    let private = root_propagation(spec)?.is_some_and(|(propagation, _)| propagation == libc::MS_PRIVATE);
     let propagation = if private { libc::MS_PRIVATE } else { libc::MS_SLAVE };
     Ok(MountAttributes { propagation, ..MountAttributes::default() })
 }

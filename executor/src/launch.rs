@@ -8,6 +8,7 @@
 //! namespace's maps; everything else happens in `child`, and what it reports
 //! is awaited, never slept for. Must not: wait for exits, decide a task's fate.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -31,6 +32,9 @@ use crate::reserve::StartMark;
 use crate::rootfs::{self, Additions, Binds};
 use crate::seccomp::Filter;
 use crate::unsupported;
+
+/// The name of an init that is not started, where other tasks see it.
+const INIT: &CStr = c"init";
 
 /// Everything needed to start a task.
 pub struct Prepared<'a> {
@@ -145,6 +149,11 @@ impl Prepared<'_> {
             child::run_init(&payload, itself, tell.as_raw_fd())
         };
         let enter = || {
+            if namespaces.joins(libc::CLONE_NEWPID) {
+                // Others see init before its program is executed, and are not to see the shim's arguments.
+                let _ = rustix::thread::set_name(INIT);
+                let _ = sys::overwrite_command_line(INIT.to_bytes());
+            }
             if stages {
                 sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot make a mount namespace")?;
                 rootfs::stage_sources(spec, bundle, binds)?;

@@ -69,11 +69,19 @@ impl Namespaces {
 
     /// The namespaces that `clone3` makes. The cgroup namespace is not among them: the child
     /// unshares it once it is in its cgroup, so that this cgroup is its root; nor is the time
-    /// namespace, whose offsets are set before anybody is in it. A task in the host's
+    /// namespace, whose offsets are set before anybody is in it; nor an IPC namespace that
+    /// [`Namespaces::makes_ipc_as_root`]. A task in the host's
     /// mount namespace has its root set up in another, so that no mount of it is left behind.
     pub fn clone_flags(&self) -> u64 {
         let setup = if self.shares_mounts() { libc::CLONE_NEWNS } else { 0 };
-        (self.new & !(libc::CLONE_NEWCGROUP | sys::CLONE_NEWTIME) | setup) as u64
+        let ipc = if self.makes_ipc_as_root() { libc::CLONE_NEWIPC } else { 0 };
+        (self.new & !(libc::CLONE_NEWCGROUP | sys::CLONE_NEWTIME | ipc) | setup) as u64
+    }
+
+    /// Whether the child unshares the IPC namespace once it is root in its user namespace: the folder of the message
+    /// queues, which is made with that namespace, belongs to whoever makes it.
+    pub fn makes_ipc_as_root(&self) -> bool {
+        self.is_new(libc::CLONE_NEWIPC) && self.in_user_namespace()
     }
 
     /// The namespaces that an exec must enter by `setns` on init's pidfd: all that differ from the

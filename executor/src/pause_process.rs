@@ -182,7 +182,7 @@ impl PauseProcess {
         let wanted = [
             (true, libc::CLONE_NEWNS),
             (self.net == Net::New, libc::CLONE_NEWNET),
-            (self.ipc, libc::CLONE_NEWIPC),
+            (self.ipc && self.users.is_none(), libc::CLONE_NEWIPC),
             (self.uts, libc::CLONE_NEWUTS),
             (self.pid, libc::CLONE_NEWPID),
         ];
@@ -202,6 +202,10 @@ fn become_pause(wanted: &PauseProcess, joined: Option<&OwnedFd>, entry: &Entry, 
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).doing(Kind::Internal, what)?;
     entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", entry.path()))?;
     rustix::process::setsid().doing(Kind::Internal, what)?;
+    if wanted.ipc && wanted.users.is_some() {
+        // The folder of the message queues belongs to whoever makes this namespace: the pod's root.
+        sys::unshare(libc::CLONE_NEWIPC).doing(Kind::Unsupported, || "cannot make an IPC namespace")?;
+    }
     if let Some(network) = joined {
         sys::setns(network.as_fd(), libc::CLONE_NEWNET).doing(Kind::BadSpec, || match &wanted.net {
             Net::Path(path) => format!("network: cannot join {}", path.display()),

@@ -331,3 +331,12 @@ fn an_idmapped_mount_without_maps_of_its_own_has_the_containers() {
     assert_says(&containerd, &mount(&["rbind", "idmap"]), "5 6");
     host.assert_nothing_left();
 }
+
+#[test]
+fn the_message_queues_of_a_user_namespace_belong_to_its_root() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("stat -c %u /dev/mqueue").with_users();
+    assert_says(&containerd, &bundle, "0");
+    host.assert_nothing_left();
+}

@@ -2,7 +2,8 @@
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Containerd, Shim, Stdio};
-use bowline_tests::harness::{eventually, process_exists};
+use bowline_tests::harness::{eventually, namespace_of, process_exists};
+use serde_json::json;
 
 const GROUP: &str = "io.containerd.runc.v2.group";
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
@@ -145,5 +146,29 @@ fn a_group_has_a_new_shim_after_the_first_one_was_killed() {
     assert_eq!(first.socket, second.socket);
     second.run(&bundles[1], &Stdio::null());
     second.end(&bundles[1].id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_container_that_is_not_started_shows_nothing_of_the_host_to_those_who_share_its_pids() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("exec sleep 1234");
+    let bundle = containerd.bundle().script("sleep 1000").edit(|config| {
+        let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        let pids = all.iter_mut().find(|namespace| namespace["type"] == "pid").expect("there is one");
+        pids["path"] = json!(format!("/proc/{}/ns/pid", running.pid));
+    });
+    let shim = containerd.start(&bundle);
+    let created = shim.create(&bundle, &Stdio::null()).expect("created").cast_signed();
+    assert_eq!(namespace_of(created, "pid"), namespace_of(running.pid, "pid"));
+    let script = "for p in /proc/[1-9]*; do cat $p/comm; busybox tr '\\0' ' ' < $p/cmdline; echo; done";
+    let (_, seen) = running.exec("e", script);
+    assert!(seen.contains("sleep 1234") && seen.contains("init"), "{seen}");
+    let cannot_be = ["shim", "/run", "/usr", "address"];
+    assert!(!cannot_be.iter().any(|text| seen.contains(text)), "{seen}");
+    shim.start(&bundle.id, "").expect("started");
+    shim.end(&bundle.id);
+    running.end();
     host.assert_nothing_left();
 }

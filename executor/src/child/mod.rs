@@ -125,6 +125,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         // What is mounted from here on belongs to the task's root.
         confine::set_ids(0, 0, Some(&[][..]).filter(|_| !namespaces.joins(libc::CLONE_NEWUSER)))?;
     }
+    if namespaces.makes_ipc_as_root() {
+        sys::unshare(libc::CLONE_NEWIPC).doing(Kind::Unsupported, || "cannot make an IPC namespace")?;
+    }
     if let Some(size) = additions.ephemeral {
         rootfs::make_ephemeral(&mut sources, size, namespaces.in_user_namespace())?;
     }

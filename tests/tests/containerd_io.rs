@@ -176,6 +176,50 @@ fn output_that_nobody_has_read_yet_is_there_after_the_end() {
 }
 
 #[test]
+fn delete_waits_for_a_client_that_is_about_to_read_the_last_output() {
+    let host = Host::new();
+    if host.reference_fails("it loses what nobody has read") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("echo out; echo err >&2");
+    let io = bundle.fifos("init");
+    let shim = containerd.start(&bundle);
+    // A client that has not opened its end yet when init ends, as one that has just been started anew.
+    let early = [&io.stdout, &io.stderr].map(|path| Output::open_paused(path.as_ref()));
+    shim.run(&bundle, &io);
+    let read = early.map(Output::leave);
+    assert!(read.iter().all(Vec::is_empty), "{read:?}");
+    shim.wait(&bundle.id, "").expect("an end");
+    let deleted = shim.delete_later(&bundle.id, "");
+    eventually("it is being deleted", || shim.state(&bundle.id, "").is_err().then_some(()));
+    for (path, text) in [(&io.stdout, "out\n"), (&io.stderr, "err\n")] {
+        Output::open(path.as_ref()).wait_for(text);
+    }
+    deleted.wait().expect("deleted");
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn delete_does_not_wait_for_ever_for_a_client_that_does_not_read() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("echo out");
+    let io = bundle.fifos("init");
+    let shim = containerd.start(&bundle);
+    let stdout = Output::open_paused(io.stdout.as_ref());
+    let _stderr = Output::open(io.stderr.as_ref());
+    shim.run(&bundle, &io);
+    shim.wait(&bundle.id, "").expect("an end");
+    shim.delete(&bundle.id, "").expect("deleted");
+    stdout.resume();
+    assert_eq!(stdout.to_end(), "out\n", "who has an end gets it later");
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn nothing_begins_before_somebody_reads_its_output() {
     let host = Host::new();
     let containerd = host.containerd();

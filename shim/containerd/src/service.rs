@@ -198,6 +198,7 @@ impl Service {
             ..Default::default()
         };
         self.publisher.publish(topics::TASK_DELETE_EVENT_TOPIC, event);
+        container.init.ends.until_read().await;
         self.sandbox.forget(id);
         if self.sandbox.has_ended() && self.containers.is_empty() {
             // Not every containerd calls Shutdown after a sandbox's last member.

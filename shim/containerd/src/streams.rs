@@ -8,7 +8,7 @@
 //!
 //! Init gets a FIFO directly: nobody copies its output, a full FIFO blocks it, and nothing is lost while containerd is
 //! away. The reading end that the shim holds protects the process from EPIPE, and preserves its output until the
-//! process is deleted. All that holds init's FIFO ends with init. What an exec leaves running does not: the executor
+//! process is deleted, which waits until that is read. All that holds init's FIFO ends with init. What an exec leaves running does not: the executor
 //! copies an exec's output, so that Delete can end it. The writing end of stdin prevents end of file before CloseIO.
 //! The executor runs a `binary://` logger. A process never gets a `file://`: the executor writes the file, from a pipe.
 //!
@@ -26,10 +26,16 @@ use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Release, Releas
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long Delete waits for a client that does not read what an exec has written, as other shims do.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
+
+/// How long Delete waits for a client that does not read what init has written.
+const UNREAD: Duration = Duration::from_secs(1);
+
+/// The pause between two looks at what is unread, at first and at most.
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
 /// A process's streams, as containerd names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +77,21 @@ impl Ends {
         if let Some(copied) = copied {
             let _ = timeout(LAST_OUTPUT, copied.release()).await;
         }
+    }
+
+    /// Waits until a client has read what is in the FIFOs, a second at most: what is unread goes with the last end, and a
+    /// client may be about to open its own.
+    pub async fn until_read(&self) {
+        let is_unread = |end: &OwnedFd| rustix::io::ioctl_fionread(end).is_ok_and(|unread| unread > 0);
+        let all_read = async {
+            let mut pause = LOOKS[0];
+            // Poll, because the kernel tells no reader of what another one has read.
+            while self.outputs.iter().any(is_unread) {
+                sleep(pause).await;
+                pause = (pause * 2).min(LOOKS[1]);
+            }
+        };
+        let _ = timeout(UNREAD, all_read).await;
     }
 
     /// The ends for the program that is executed in the shim's place.

@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Bundle, Code, Pod, Sandbox, Stdio};
+use bowline_tests::harness::containerd::start::{GENERIC_OPTIONS, field};
+use bowline_tests::harness::containerd::{Bundle, Code, Pod, Sandbox, Stdio, any};
 use bowline_tests::harness::{eventually, namespace_of, process_exists, status_lines};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use serde_json::json;
@@ -226,6 +227,61 @@ fn a_network_of_its_own_has_loopback_and_names_and_sysctls_are_set() {
     host.assert_nothing_left();
 }
 
+/// The settings of a network that a pod gets unless it sets them.
+const BY_DEFAULT: &str = "cd /proc/sys/net/ipv4; cat ip_unprivileged_port_start ping_group_range";
+
+#[test]
+fn users_of_a_pod_may_open_any_port_and_ping_unless_it_sets_that_itself() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let settings = |pod: &Pod<'_>, kinds: &[&str], bundle: Bundle| {
+        let sandbox = containerd.sandbox(pod);
+        let said = said(&sandbox, bundle, kinds, BY_DEFAULT).split_whitespace().collect::<Vec<_>>().join(" ");
+        sandbox.end();
+        said
+    };
+    assert_eq!(settings(&USUAL, &JOINED, containerd.bundle()), "0 0 2147483647");
+    let own = [("net.ipv4.ip_unprivileged_port_start", "77"), ("net/ipv4/ping_group_range", "5 6")];
+    assert_eq!(settings(&Pod { sysctls: &own, ..USUAL }, &JOINED, containerd.bundle()), "77 5 6");
+    // Its groups are not all that there are.
+    let users = Pod { users: Some((0, Some([100_000, 65_536]))), ..USUAL };
+    assert_eq!(settings(&users, &USERS, in_users(containerd.bundle())), "0 65534 65534");
+    let read = |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).expect("procfs");
+    let of_host = || [read("ip_unprivileged_port_start"), read("ping_group_range")];
+    let before = of_host();
+    let sandbox = containerd.sandbox(&Pod { network: 2, ..USUAL });
+    assert_eq!(of_host(), before, "they are the host's");
+    sandbox.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_handler_leaves_ports_and_ping_to_root() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let options = |body: &str| any(GENERIC_OPTIONS, field(3, body));
+    let as_new = {
+        let mut command = host.command("unshare");
+        command.args(["--net", "sh", "-c", BY_DEFAULT]);
+        host.execute(command).assert_code(0).out().split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+    };
+    let (ports, ping) = as_new.split_once(' ').expect("two settings");
+    for (body, expected) in [
+        ("EnableUnprivilegedPorts = false", format!("{ports} 0 2147483647")),
+        ("EnableUnprivilegedICMP = false", format!("0 {ping}")),
+        ("EnableUnprivilegedPorts = false\nEnableUnprivilegedICMP = false", as_new.clone()),
+        ("EnableUnprivilegedPorts = true", "0 0 2147483647".to_owned()),
+    ] {
+        let mut sandbox = containerd.new_sandbox_with(Some(&options(body)));
+        sandbox.create(|request| request.options = Some(USUAL.options()).into()).expect("created");
+        sandbox.start().expect("started");
+        let said = said(&sandbox, containerd.bundle(), &JOINED, BY_DEFAULT);
+        assert_eq!(said.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{body}");
+        sandbox.end();
+    }
+    host.assert_nothing_left();
+}
+
 #[test]
 fn members_share_memory_if_they_join_the_ipc_namespace() {
     let host = Host::new();
@@ -252,6 +308,12 @@ fn members_of_a_pod_find_its_name_and_its_name_servers() {
     let read = "cat /etc/hostname /etc/resolv.conf";
     let text = said(&sandbox, containerd.bundle(), &JOINED, read);
     assert_eq!(text, "of-the-pod\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n");
+    // Nobody names a pod in the host's network.
+    let of_host = containerd.sandbox(&Pod { network: 2, hostname: "", ..USUAL });
+    let name = said(&of_host, containerd.bundle().without_namespace("uts"), &["ipc"], "cat /etc/hostname; hostname");
+    let nodename = rustix::system::uname().nodename().to_str().expect("UTF-8").to_owned();
+    assert_eq!(name, format!("{nodename}\n{nodename}\n"));
+    of_host.end();
     let hosts = said(&sandbox, containerd.bundle(), &JOINED, "cat /etc/hosts");
     assert_eq!(hosts, fs::read_to_string("/etc/hosts").unwrap_or_default(), "as on the host");
     let own = containerd.bundle();

@@ -8,7 +8,7 @@ use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 
-use super::invocation::Invocation;
+use super::invocation::{Invocation, Privileged};
 use super::options::{CheckpointOptions, Options};
 use super::sandbox::Wanted;
 use super::{bootstrap, service};
@@ -33,7 +33,7 @@ pub fn call(method: &str, payload: &[u8]) {
         "Kill" => with(payload, |request: KillRequest| drop(service::checked(&request.id))),
         "CreateSandbox" => with(payload, |mut request: CreateSandboxRequest| {
             request.bundle_path.clear();
-            let _ = Wanted::of(&request);
+            let _ = Wanted::of(&request, Privileged::default());
         }),
         _ => {}
     }

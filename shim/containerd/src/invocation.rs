@@ -34,6 +34,17 @@ pub struct Invocation {
     pub socket: String,
     /// The path of `bowline`, through which the serving process calls systemd.
     pub bowline: PathBuf,
+    /// Whether pods leave ports below 1024 to root, and ping.
+    pub privileged: Privileged,
+}
+
+/// What a pod of the shim's own sandbox leaves to root, by the options of its runtime.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Privileged {
+    /// The ports below 1024.
+    pub ports: bool,
+    /// Ping.
+    pub icmp: bool,
 }
 
 /// What the shim was called for.
@@ -78,7 +89,7 @@ const VALUED: [&str; 11] = [
     "refused",
 ];
 /// Flags that are true or false: `-debug`, `-debug=false`.
-const SWITCHES: [&str; 4] = ["debug", "v", "version", "info"];
+const SWITCHES: [&str; 6] = ["debug", "v", "version", "info", "privileged-ports", "privileged-icmp"];
 
 /// The flag that gives the serving process the fd of its socket.
 pub const LISTENER_FLAG: &str = "listener-fd";
@@ -141,6 +152,7 @@ fn invocation(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Inv
         sched_core: variable("SCHED_CORE").is_some(),
         socket: flags.value("socket").unwrap_or_default(),
         bowline: flags.value("bowline").map(PathBuf::from).unwrap_or_default(),
+        privileged: Privileged { ports: flags.is_set("privileged-ports"), icmp: flags.is_set("privileged-icmp") },
     })
 }
 
@@ -162,9 +174,12 @@ impl Invocation {
         flag("socket", socket);
         flag("bowline", &text(bowline));
         flag(LISTENER_FLAG, &listener.to_string());
-        if self.debug {
-            words.push("-debug".to_owned());
-        }
+        let switches = [
+            (self.debug, "-debug"),
+            (self.privileged.ports, "-privileged-ports"),
+            (self.privileged.icmp, "-privileged-icmp"),
+        ];
+        words.extend(switches.into_iter().filter(|(set, _)| *set).map(|(_, switch)| switch.to_owned()));
         words
     }
 }
@@ -353,6 +368,7 @@ mod tests {
     fn the_serving_process_is_called_with_what_start_was() {
         let line = "-namespace n -id i -address /run/c.sock -publish-binary /bin/c -bundle /b -debug start";
         let Ok(Action::Start(started)) = parse_line(line) else { panic!("it is complete") };
+        let started = Invocation { privileged: Privileged { ports: true, icmp: true }, ..started };
         let words = started.to_serve("unix:///run/containerd/s/x", 10, Path::new("/bin/bowline"));
         let served = parse(words, |_| None);
         let (socket, bowline) = ("unix:///run/containerd/s/x".to_owned(), PathBuf::from("/bin/bowline"));

@@ -68,6 +68,10 @@ pub struct Options {
     pub task_api_address: Option<String>,
     /// The version of that Task API.
     pub task_api_version: u32,
+    /// Whether a pod whose sandbox the shim makes leaves ports below 1024 to root.
+    pub privileged_ports: bool,
+    /// Whether such a pod leaves ping to root.
+    pub privileged_icmp: bool,
 }
 
 /// How to make a checkpoint.
@@ -107,6 +111,9 @@ struct Toml {
     criu_work_path: String,
     task_api_address: String,
     task_api_version: u32,
+    enable_unprivileged_ports: Option<bool>,
+    #[serde(rename = "EnableUnprivilegedICMP")]
+    enable_unprivileged_icmp: Option<bool>,
     /// Keys of the generic form, which containerd leaves in the body.
     #[serde(rename = "TypeUrl")]
     _type_url: String,
@@ -192,6 +199,7 @@ impl Options {
             criu_work_path: text(sent.criu_work_path),
             task_api_address: text(sent.task_api_address),
             task_api_version: sent.task_api_version,
+            ..Options::default()
         }
     }
 
@@ -243,6 +251,8 @@ impl Options {
             criu_work_path: text(read.criu_work_path),
             task_api_address: text(read.task_api_address),
             task_api_version: read.task_api_version,
+            privileged_ports: read.enable_unprivileged_ports == Some(false),
+            privileged_icmp: read.enable_unprivileged_icmp == Some(false),
         })
     }
 }
@@ -338,6 +348,7 @@ mod tests {
             criu_work_path: Some("/w".to_owned()),
             task_api_address: Some("ttrpc+unix:///s".to_owned()),
             task_api_version: 3,
+            ..Options::default()
         }
     }
 
@@ -411,6 +422,14 @@ mod tests {
         assert_eq!(Options::parse(Some(&broken)).map_err(|e| e.kind()), Err(Kind::BadSpec));
         let of_checkpoint = any(CHECKPOINT, &oci::CheckpointOptions::default());
         assert_eq!(Options::parse(Some(&of_checkpoint)).map_err(|e| e.kind()), Err(Kind::BadSpec));
+    }
+
+    #[test]
+    fn what_a_pod_leaves_to_root_is_switched_by_containerd_s_own_names() {
+        let of = |body: &str| toml(body).map(|options| (options.privileged_ports, options.privileged_icmp)).unwrap();
+        assert_eq!(of("SystemdCgroup = true"), (false, false));
+        assert_eq!(of("EnableUnprivilegedPorts = false\nEnableUnprivilegedICMP = true"), (true, false));
+        assert_eq!(of("EnableUnprivilegedICMP = false"), (false, true));
     }
 
     #[test]

@@ -157,7 +157,7 @@ pub fn sandbox(service: &Rc<Sandboxes>, method: &str, payload: &[u8]) -> Answer<
 impl Sandboxes {
     async fn create_sandbox(&self, request: CreateSandboxRequest) -> Answer<CreateSandboxResponse> {
         checked(&request.sandbox_id)?;
-        let wanted = Wanted::of(&request);
+        let wanted = Wanted::of(&request, self.0.privileged);
         let created =
             wanted.and_then(|wanted| self.0.sandbox.create(&request.sandbox_id, request.bundle_path.into(), wanted));
         created.map(|()| CreateSandboxResponse::default()).map_err(|e| refused(&e))

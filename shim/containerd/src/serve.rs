@@ -83,6 +83,7 @@ pub fn run(invocation: Invocation, begin: Begin) -> Result<()> {
             connections: Connections::default(),
             namespace: invocation.namespace.clone(),
             address: Rc::new(Cell::new(Some(socket))),
+            privileged: invocation.privileged,
         };
         if let Some(refused) = upgraded {
             executor.ready().await;

@@ -27,6 +27,7 @@ use ttrpc::proto::Status as Refusal;
 
 use super::containers::{Container, Containers, Exit, Process, unknown_exec};
 use super::error_codes::{Answer, During, refused};
+use super::invocation::Privileged;
 use super::manager_events::timestamp;
 use super::options::{CheckpointOptions, Options};
 use super::publisher::Publisher;
@@ -47,6 +48,8 @@ pub struct Service {
     pub connections: Connections,
     /// The address of the shim, until it leaves.
     pub address: Rc<Cell<Option<String>>>,
+    /// What a pod leaves to root.
+    pub privileged: Privileged,
 }
 
 /// Checks the id of a container or an exec by containerd's own rules.

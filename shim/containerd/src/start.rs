@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::address::{self, Bound};
 use super::background::{self, Background};
 use super::bootstrap;
-use super::invocation::Invocation;
+use super::invocation::{Invocation, Privileged};
 use super::options::Options;
 use super::stdout::say;
 
@@ -34,6 +34,7 @@ pub fn run(mut invocation: Invocation) -> Result<()> {
     let given = bootstrap::parse(&bootstrap::read(std::io::stdin().lock())?, &mut invocation)?;
     // Report bad options now rather than at the first call.
     let options = Options::parse(given.options.as_ref())?;
+    invocation.privileged = Privileged { ports: options.privileged_ports, icmp: options.privileged_icmp };
     let group = group(&invocation)?;
     let root = given.socket_dir.as_deref().unwrap_or(Path::new(address::ROOT));
     let address = address::of(root, &invocation.address, &invocation.namespace, &group)?;

@@ -20,7 +20,10 @@ use bowline_executor::{
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;
+use rustix::system::uname;
 use serde::{Deserialize, Serialize};
+
+use crate::invocation::Privileged;
 
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
 mod podsandbox {
@@ -55,7 +58,7 @@ impl Wanted {
     ///
     /// # Errors
     /// `BadSpec` for what cannot be read or makes no sense; `Unsupported` for what the shim does not support.
-    pub fn of(request: &CreateSandboxRequest) -> Result<Wanted> {
+    pub fn of(request: &CreateSandboxRequest, privileged: Privileged) -> Result<Wanted> {
         if !request.rootfs.is_empty() {
             let message = "rootfs: a sandbox without a machine of its own has no root filesystem";
             return Err(Error::new(Kind::Unsupported, message));
@@ -68,7 +71,10 @@ impl Wanted {
             },
             Some(any) if any.type_url.rsplit('/').next() == Some(POD) => {
                 let pod = PodSandboxConfig::parse_from_bytes(&any.value);
-                Wanted::of_pod(&pod.doing(Kind::BadSpec, || format!("the options are no {POD}"))?, given)
+                let mut wanted =
+                    Wanted::of_pod(&pod.doing(Kind::BadSpec, || format!("the options are no {POD}"))?, given)?;
+                wanted.pause.sysctls.extend(by_default(&wanted.pause, privileged));
+                Ok(wanted)
             }
             Some(any) => {
                 let message = format!("options of type {} are unknown: {POD}, or none", any.type_url);
@@ -125,9 +131,10 @@ impl Wanted {
         };
         let cgroup = cgroup(linux.map(|linux| linux.cgroup_parent.as_str()))?;
         let hostname = match pod.hostname.as_str() {
-            "" => Contents::OfHost,
-            name => Contents::Text(format!("{name}\n")),
+            "" => uname().nodename().to_string_lossy().into_owned(),
+            name => name.to_owned(),
         };
+        let hostname = Contents::Text(hostname + "\n");
         let resolvers = pod.dns_config.as_ref().map_or(Contents::OfHost, |dns| Contents::Text(resolvers(dns)));
         let files = [("/etc/hostname", hostname), ("/etc/hosts", Contents::OfHost), ("/etc/resolv.conf", resolvers)];
         let files = files.map(|(path, contents)| (path.to_owned(), contents));
@@ -176,6 +183,30 @@ impl Wanted {
         }
         Ok(())
     }
+}
+
+/// The sysctls that a pod gets unless it sets them, as from containerd's own controller: its users may open any port, and
+/// ping. The kernel takes no group for the latter that a user namespace lacks.
+fn by_default(pause: &PauseProcess, privileged: Privileged) -> Vec<(String, String)> {
+    let own = pause.net != PauseNet::Host;
+    let all_groups = pause.users.is_none() && maps_all_groups();
+    let defaults = [
+        (own && !privileged.ports, "net.ipv4.ip_unprivileged_port_start", "0"),
+        (own && !privileged.icmp && all_groups, "net.ipv4.ping_group_range", "0 2147483647"),
+    ];
+    let wanted = defaults.into_iter().filter(|(wanted, key, _)| *wanted && !names(&pause.sysctls, key));
+    wanted.map(|(_, key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Whether these sysctls have one, by either of its names (sysctl(8)).
+fn names(sysctls: &BTreeMap<String, String>, key: &str) -> bool {
+    sysctls.contains_key(key) || sysctls.contains_key(&key.replace('.', "/"))
+}
+
+/// Whether this process is in no user namespace but the host's.
+fn maps_all_groups() -> bool {
+    let map = std::fs::read_to_string("/proc/self/gid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 fn no_users(mode: &str) -> Error {
@@ -309,6 +340,10 @@ mod tests {
         assert_eq!(wanted.cgroup.as_deref(), Some("/kubepods/pod7"));
         assert_eq!(wanted.files["/etc/resolv.conf"], Contents::OfHost);
         assert_eq!(wanted.files["/etc/hostname"], Contents::Text("web-0\n".to_owned()));
+        pod.hostname.clear();
+        let wanted = Wanted::of_pod(&pod, None).expect("it makes sense");
+        let of_host = format!("{}\n", uname().nodename().to_string_lossy());
+        assert_eq!(wanted.files["/etc/hostname"], Contents::Text(of_host), "as for a pod in the host's network");
         pod.dns_config = MessageField::some(DNSConfig {
             servers: vec!["192.0.2.1".to_owned(), "192.0.2.2".to_owned()],
             searches: vec!["a.example".to_owned(), "b.example".to_owned()],

@@ -68,9 +68,15 @@ impl Containerd<'_> {
     /// A shim that was started for a sandbox, which is not created yet.
     #[track_caller]
     pub fn new_sandbox(&self) -> Sandbox {
+        self.new_sandbox_with(None)
+    }
+
+    /// Like [`Containerd::new_sandbox`], with options of its runtime.
+    #[track_caller]
+    pub fn new_sandbox_with(&self, options: Option<&Any>) -> Sandbox {
         let bundle = self.bundle();
         fs::remove_file(bundle.path.join("config.json")).expect("ours");
-        let mut shim = self.start(&bundle);
+        let mut shim = self.start_with(&bundle, options);
         shim.service = "containerd.task.v3.Task";
         Sandbox { id: bundle.id.clone(), shim, bundle, pid: 0 }
     }

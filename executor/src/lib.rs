@@ -65,6 +65,7 @@ pub mod events;
 mod exec_launch;
 mod executor;
 pub mod facts;
+mod fd_passing;
 mod features;
 pub mod figures;
 mod folder;

@@ -11,8 +11,6 @@
 //! are closed at once: if the agent goes later, the process's calls fail with ENOSYS. Must not: let
 //! the process wait for the agent; look at what is notified.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -21,8 +19,7 @@ use std::time::Duration;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+    self, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
     socketpair,
 };
 use serde_json::{Value, json};
@@ -31,8 +28,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
 use crate::seccomp::Listener;
-use crate::waits;
 use crate::watched_value::WatchedValue;
+use crate::{fd_passing, waits};
 
 /// How long an agent may take to read the message.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -63,15 +60,6 @@ pub fn prepare(listener: &Listener, state: &[u8]) -> Result<(Notify, OwnedFd)> {
     let state = serde_json::from_slice(state).doing(Kind::Internal, || "cannot read a container's state")?;
     let offer = Offer { agent, path: listener.path.clone(), metadata: listener.metadata.clone(), state };
     Ok((Notify { process, offer }, theirs))
-}
-
-/// Sends `fd`, with a text to carry it. Returns how much of the text was sent.
-pub fn send(socket: BorrowedFd<'_>, text: &[u8], fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
-    let fds = [fd];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(socket, &[IoSlice::new(text)], &mut ancillary, SendFlags::NOSIGNAL)
 }
 
 impl Notify {
@@ -152,7 +140,7 @@ impl Offer {
         let text = message.to_string();
         let what = || "cannot send";
         let agent = self.agent.get_ref().as_fd();
-        let mut sent = send(agent, text.as_bytes(), listener.as_fd()).doing(Kind::Internal, what)?;
+        let mut sent = fd_passing::send(agent, text.as_bytes(), listener.as_fd()).doing(Kind::Internal, what)?;
         drop(listener);
         // A state may be more than the socket has room for at once.
         while let Some(rest @ [_, ..]) = text.as_bytes().get(sent..) {
@@ -167,19 +155,7 @@ impl Offer {
 /// Receives the listener; `None` if the process has ended before it had a filter.
 fn receive(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let what = || "seccomp: cannot take over the listener";
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut [0u8])], &mut ancillary, flags);
-    if received.doing(Kind::Internal, what)?.bytes == 0 {
-        return Ok(None);
-    }
-    let mut fds = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    // The shim may have no room for another fd.
-    fds.next().map(Some).ok_or_else(|| Error::new(Kind::Internal, what()))
+    fd_passing::receive(socket, RecvFlags::DONTWAIT).doing(Kind::Internal, what)
 }
 
 #[cfg(test)]

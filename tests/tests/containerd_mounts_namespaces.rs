@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::process::{Child, Command, Stdio};
 
 use bowline_tests::Host;
@@ -235,22 +235,37 @@ fn options_of_a_cgroup_mount_are_for_a_new_mount_of_v2() {
 }
 
 #[test]
-fn owners_in_an_earlier_mount_cannot_be_mapped() {
+fn owners_of_what_lies_in_earlier_mounts_can_be_mapped() {
     let host = Host::new();
     if host.reference_fails("runc knows maps of a mount since 1.2") || lacks_detached_mounts() {
         return host.assert_nothing_left();
     }
     let containerd = host.containerd();
-    let source = host.work().join("source");
-    fs::create_dir(&source).expect("ours");
-    let bundle = containerd.bundle().script("true").mount(&bind(text(&source), "/mnt"));
-    fs::create_dir_all(bundle.rootfs().join("mnt")).expect("ours");
+    let sources = host.work().join("sources");
+    for file in ["a/x/file", "b/y/file", "c/z/file"] {
+        fs::create_dir_all(sources.join(file).parent().expect("a folder")).expect("ours");
+        fs::write(sources.join(file), file).expect("ours");
+    }
+    // Nobody but root can get there.
+    fs::set_permissions(&sources, fs::Permissions::from_mode(0o700)).expect("ours");
     let map = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
-    let inside = bundle.rootfs().join("mnt");
-    let mapped = json!({ "type": "bind", "source": inside, "destination": "/x", "options": ["rbind"],
-        "uidMappings": map, "gidMappings": map });
-    let message = refusal(&containerd, &bundle.mount(&mapped));
-    assert!(message.contains("mount /x") && message.contains("earlier mount"), "{message}");
+    let bundle = || {
+        let script = "cat /final/x/y/z/z/x/y/z/x/file; echo; stat -c %u /mnt /mnt/x/y/z /final";
+        let bundle = containerd.bundle().script(script);
+        fs::create_dir_all(bundle.rootfs().join("mnt")).expect("ours");
+        let of_host = |bundle: Bundle, (name, at): (&str, &str)| bundle.mount(&bind(text(&sources.join(name)), at));
+        let bundle =
+            [("a", "/mnt"), ("b", "/mnt/x"), ("c", "/mnt/x/y"), ("a", "/mnt/x/y/z")].into_iter().fold(bundle, of_host);
+        let inside = |bundle: Bundle, (from, at): (&str, &str)| {
+            let source = bundle.rootfs().join(from);
+            bundle
+                .mount(&json!({ "type": "bind", "source": source, "destination": at, "options": ["rbind", "rprivate"],
+                "uidMappings": map, "gidMappings": map }))
+        };
+        [("mnt/x", "/mnt/x/y/z/x"), ("mnt/x/y", "/mnt/x/y/z"), ("mnt", "/final")].into_iter().fold(bundle, inside)
+    };
+    assert_says(&containerd, &bundle(), "a/x/file\n0\n100000\n100000");
+    assert_says(&containerd, &bundle().with_users(), "a/x/file\n65534\n0\n0");
     host.assert_nothing_left();
 }
 

@@ -17,7 +17,7 @@ use super::payload::Payload;
 use super::{capabilities, command, scheduling};
 use crate::init_program::InitProgram;
 use crate::lsm::{Labels, Opened};
-use crate::{inheritance, io, joined_users, notify};
+use crate::{fd_passing, inheritance, io, joined_users};
 
 /// Seconds that `bowline-init` may take until nobody can look into it, on a machine that is busy.
 const INIT_STARTS_WITHIN: i64 = 30;
@@ -325,7 +325,7 @@ fn load(payload: &Payload<'_>) -> Result<()> {
     let loaded = sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")?;
     let (Some(listener), Some(socket)) = (loaded, payload.notify) else { return Ok(()) };
     let what = || "cannot hand over the listener of the seccomp filter";
-    notify::send(socket, b"s", listener.as_fd()).doing(Kind::Internal, what)?;
+    fd_passing::send(socket, b"s", listener.as_fd()).doing(Kind::Internal, what)?;
     // Closed by execve: the filter may deny close(2).
     std::mem::forget(listener);
     Ok(())

@@ -22,6 +22,7 @@ mod inside;
 mod label;
 pub mod layers;
 mod options;
+mod owners;
 mod propagation;
 mod remount;
 mod seal;

@@ -25,6 +25,7 @@ use super::bind_flags::{self, Binds};
 use super::handle::{file_type, open_path};
 use super::host_view::Bind;
 use super::options::{self, Options};
+use super::owners::{Mapper, Owners};
 use super::stage::{self, Stage};
 use super::trees::Trees;
 use super::{devices, host_view};
@@ -45,6 +46,8 @@ pub struct Sources {
     pub nodes: Option<OwnedFd>,
     /// Where these trees are, and all that are made later.
     pub trees: Trees,
+    /// Who maps the owners of sources that are opened later.
+    mapper: Option<Mapper>,
     /// How the flags of those are set that are opened later.
     binds: Binds,
 }
@@ -79,7 +82,7 @@ impl Sources {
     pub fn push_fds(&self, fds: &mut Vec<RawFd>) {
         let binds = self.all.iter().filter_map(Source::opened);
         let binds = binds.flat_map(|bind| std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)));
-        let all = binds.chain(&self.nodes).chain([&self.root]);
+        let all = binds.chain(&self.nodes).chain([&self.root]).chain(self.mapper.as_ref().map(Mapper::fd));
         fds.extend(all.map(|fd| fd.as_raw_fd()));
     }
 }
@@ -101,10 +104,10 @@ pub fn open(spec: &Spec, bundle: &Path, binds: Binds, nobody: Option<BorrowedFd<
     trees
         .change(root.as_fd(), true, slave)
         .doing(Kind::Internal, || format!("cannot part {} from the host", path.display()))?;
-    let mut all = Vec::new();
+    let (mut all, mut mapped_later) = (Vec::new(), Vec::new());
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
-        let copied = |recursive| -> Result<Source> {
+        let mut copied = |recursive| -> Result<Source> {
             if bowline_spec::hides_owners(mount) {
                 let bind = host_view::detached(&trees, mount, nobody)?;
                 for tree in std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)) {
@@ -120,10 +123,9 @@ pub fn open(spec: &Spec, bundle: &Path, binds: Binds, nobody: Option<BorrowedFd<
                     return Ok(Source::Later(source));
                 }
                 BindSource::Host(source) => trees.copy(&source, recursive),
-                // Only the shim can map owners, and it does so before anything is mounted.
-                BindSource::Root(inside) if is_in_earlier(spec, mount, &inside) => {
-                    let message = "its source is in an earlier mount, where owners cannot be mapped";
-                    return Err(Error::new(Kind::Unsupported, message).hint("name the source of that mount"));
+                source @ BindSource::Root(_) if is_in_earlier(spec, mount, &source) => {
+                    mapped_later.push(owners(mount, spec, options.idmap == Some(true) && recursive)?);
+                    return Ok(Source::Later(source));
                 }
                 BindSource::Root(inside) => open_path(&path)
                     .and_then(|root| open_inside(root.as_fd(), &inside))
@@ -131,7 +133,7 @@ pub fn open(spec: &Spec, bundle: &Path, binds: Binds, nobody: Option<BorrowedFd<
             };
             let tree = tree.map_err(|errno| no_source(mount, errno))?;
             if let Some(below) = options.idmap {
-                show_owners(&tree, below && recursive, mount, spec)?;
+                owners(mount, spec, below && recursive)?.show(tree.as_fd())?;
             }
             apply(&trees, &tree, recursive, &options, binds)?;
             Ok(Source::Opened(tree.into()))
@@ -140,7 +142,8 @@ pub fn open(spec: &Spec, bundle: &Path, binds: Binds, nobody: Option<BorrowedFd<
         all.push(options.is_new_bind().map(copy).transpose()?.unwrap_or(Source::None));
     }
     let nodes = devices::beforehand(&trees, spec, in_user_namespace)?;
-    Ok(Sources { root, all, nodes, trees, binds })
+    let mapper = Mapper::start(&mapped_later)?;
+    Ok(Sources { root, all, nodes, trees, mapper, binds })
 }
 
 /// For kernels without detached mounts: mounts the sources on a stage, in the caller's own mount namespace, and
@@ -228,7 +231,7 @@ pub fn take_up(spec: &Spec, bundle: &Path, binds: Binds) -> Result<Sources> {
     let open_own = || stage::open_spot(outer.as_fd(), OWN);
     let own = open_own().doing(Kind::Internal, what)?;
     let stage = Stage::new(own.as_fd(), open_own).doing(Kind::Internal, || "cannot make a stage for mounts")?;
-    Ok(Sources { root, all, nodes, trees: Trees::Staged(stage), binds })
+    Ok(Sources { root, all, nodes, trees: Trees::Staged(stage), mapper: None, binds })
 }
 
 /// Makes the root of `sources` a mount of this mount namespace. Must be called before the child gives up the uid
@@ -289,13 +292,17 @@ pub fn open_late(
     options: &Options,
     source: &BindSource,
 ) -> Result<OwnedFd> {
-    let Sources { trees, binds, .. } = sources;
+    let Sources { trees, mapper, binds, .. } = sources;
     let recursive = options.bind.unwrap_or(false);
     let tree = match source {
         BindSource::Host(path) => trees.copy(path, recursive),
         BindSource::Root(path) => open_inside(root, path).and_then(|source| trees.copy_of(source.as_fd(), recursive)),
     };
     let tree = tree.map_err(|errno| no_source(mount, errno))?;
+    if options.idmap.is_some() {
+        let mapper = mapper.as_ref().ok_or_else(|| Error::new(Kind::Internal, "nobody maps its owners"))?;
+        mapper.show(tree.as_fd())?;
+    }
     apply(trees, &tree, recursive, options, *binds)?;
     Ok(tree)
 }
@@ -321,8 +328,9 @@ fn bind_source(mount: &Mount, bundle: &Path, root: &Path) -> Result<BindSource> 
     })
 }
 
-/// Whether `inside`, a path in the root, is what is mounted before `mount`, or is below that.
-fn is_in_earlier(spec: &Spec, mount: &Mount, inside: &Path) -> bool {
+/// Whether `source` is in the root, and is what is mounted before `mount`, or is below that.
+fn is_in_earlier(spec: &Spec, mount: &Mount, source: &BindSource) -> bool {
+    let BindSource::Root(inside) = source else { return false };
     let mut earlier = spec.mounts().iter().flatten().take_while(|other| !std::ptr::eq(*other, mount));
     let inside = inside_root::resolved(inside);
     // One of the root itself is a remount, and no other place.
@@ -343,10 +351,10 @@ fn cleaned(path: &Path) -> PathBuf {
     clean
 }
 
-/// Makes `tree` show its files' owners by the mount's mappings, else by those of the task's user namespace.
-fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> Result<()> {
+/// What the owners of `mount` are shown by: its own mappings, else those of the task's user namespace.
+fn owners(mount: &Mount, spec: &Spec, recursive: bool) -> Result<Owners> {
     let linux = spec.linux().as_ref();
-    let owners = match (options::has_mappings(mount), joined_users::path(spec)) {
+    let users = match (options::has_mappings(mount), joined_users::path(spec)) {
         (false, Some(path)) => {
             File::open(path).map(OwnedFd::from).doing(Kind::BadSpec, || format!("cannot open {}", path.display()))
         }
@@ -361,8 +369,7 @@ fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> R
             idmap.user_namespace()
         }
     }?;
-    sys::mount_idmap(tree.as_fd(), recursive, owners.as_fd())
-        .doing(Kind::Unsupported, || "its filesystem or this kernel cannot map owners")
+    Ok(Owners { users, recursive })
 }
 
 fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {

@@ -241,7 +241,7 @@ endef
 VM_CASES = apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint \
 	containerd_oom containerd_options cost delegation devices docker exec_delegated \
 	hostile_frozen hostile_kernel host_limits journald limits metrics_unit nomad_resources \
-	sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup slice stats units update watch \
+	sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup slice stats systemd_updates units update watch \
 	adoption::limits_change_and_kills_are_counted_once conformance::limits_of_the_cgroup \
 	containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \

@@ -195,6 +195,7 @@ mod storm_pause;
 mod storm_replace;
 mod storm_starting;
 mod storm_wait;
+mod systemd_updates;
 mod terminal;
 mod terminal_screen;
 mod timeout;

@@ -61,7 +61,7 @@ impl Layout {
     /// The properties to start a unit with these limits.
     pub fn properties(&self, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
         let limits = resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?;
-        Ok(systemd::of_limits(&systemd::kept(limits), self.version()))
+        Ok(systemd::of_limits(&systemd::kept(limits)?, self.version()))
     }
 
     /// Changes the limits of a cgroup with processes in it: all, or none. For a unit, `tell`
@@ -155,7 +155,7 @@ impl Layout {
         if self.version() == Version::V2 && unset {
             limits.iter_mut().try_for_each(|limit| self.with_memory(cgroup, limit))?;
         }
-        Ok(if cgroup.unit().is_some() { systemd::kept(limits) } else { limits })
+        if cgroup.unit().is_some() { systemd::kept(limits) } else { Ok(limits) }
     }
 
     fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {

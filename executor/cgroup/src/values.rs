@@ -77,11 +77,6 @@ impl Amount {
     pub fn oci(figure: i64) -> Amount {
         Amount(u64::try_from(figure).ok())
     }
-
-    /// Parses the format of v2's files.
-    pub fn parse(text: &str) -> Option<Amount> {
-        if text == "max" { Some(Amount(None)) } else { plain_number(text).map(|figure| Amount(Some(figure))) }
-    }
 }
 
 impl Device {
@@ -109,10 +104,4 @@ impl Rate {
     pub fn of_key(key: &str) -> Option<Rate> {
         Rate::ALL.into_iter().find(|rate| rate.key() == key)
     }
-}
-
-/// Parses a number that everybody reads the same way: the kernel takes `010` for eight, and no `+`.
-pub fn plain_number(text: &str) -> Option<u64> {
-    let plain = text == "0" || !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
-    if plain { text.parse().ok() } else { None }
 }

@@ -11,10 +11,12 @@
 //!
 //! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure, but for `/proc/devices`.
 
+use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 use serde::{Deserialize, Serialize};
 
 use crate::limit::Limit;
+use crate::limit::file::{is_known, weight_of_nice};
 use crate::v2;
 use crate::values::{Amount, CpuQuota, Device, Ids, IoWeight, PERIOD, Rate};
 use crate::version::Version;
@@ -58,17 +60,36 @@ const PERCENT: u64 = 10_000;
 /// The most CPUs that a kernel can be built for.
 const MOST_IDS: u32 = 8192;
 
-/// Rounds the CPU quota up to whole percents of a CPU, which is what systemd stores: any other quota
-/// would change at the next `daemon-reload`.
-pub fn kept(mut limits: Vec<Limit>) -> Vec<Limit> {
+/// The limits as systemd keeps them; any other value would change at the next `daemon-reload`, or be lost: a CPU quota
+/// is in whole percents of a CPU, rounded up, and there is no limit of 0 processes.
+///
+/// # Errors
+/// `BadSpec` for a value of which systemd cannot be told, although it has a property for the file.
+pub fn kept(mut limits: Vec<Limit>) -> Result<Vec<Limit>> {
     for limit in &mut limits {
         match limit {
             Limit::CpuQuota(cpu) => cpu.quota = rounded(cpu).or(cpu.quota),
             Limit::CpuQuotaAlone(quota) => *quota = rounded(&alone(*quota)).unwrap_or(*quota),
+            Limit::Pids(Amount(Some(most))) => *most = (*most).max(1),
+            Limit::Cpus(ids) if bits(ids).is_none() => return Err(cannot_be_told("cpuset.cpus", &ids.text)),
+            Limit::MemoryNodes(ids) if bits(ids).is_none() => return Err(cannot_be_told("cpuset.mems", &ids.text)),
+            Limit::Raw { file, value } if file == "cpu.weight.nice" => {
+                let weight = weight_of_nice(value).ok_or_else(|| cannot_be_told(file, value))?;
+                *limit = Limit::CpuWeight(weight);
+            }
+            // Nothing is a set that is not limited.
+            Limit::Raw { file, value } if is_known(file) && !value.trim().is_empty() => {
+                return Err(cannot_be_told(file, value));
+            }
             _ => {}
         }
     }
-    limits
+    Ok(limits)
+}
+
+fn cannot_be_told(file: &str, value: &str) -> Error {
+    let message = format!("{file}: {value:?} is no value that systemd, which makes the cgroup, can be told");
+    Error::new(Kind::BadSpec, message).hint("systemd writes this file again and again, and would lose it")
 }
 
 /// The quota in whole percents; `None` if there is none.
@@ -225,8 +246,14 @@ fn quota(out: &mut Vec<Property>, cpu: &CpuQuota, version: Version) {
 }
 
 fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
-    // A higher id than any kernel has: the kernel will refuse the set.
-    let Some(ids) = ids.ids.as_ref().filter(|ids| ids.ids().last() < Some(&MOST_IDS)) else { return };
+    if let Some(bits) = bits(ids) {
+        put(out, name, Value::Set(bits));
+    }
+}
+
+/// A bit for each of the set's members; `None` for a set that we cannot parse, or with a number that no kernel has.
+fn bits(ids: &Ids) -> Option<Vec<u8>> {
+    let ids = ids.ids.as_ref().filter(|ids| ids.ids().last() < Some(&MOST_IDS))?;
     let mut bits = Vec::new();
     for id in ids.ids() {
         let (byte, bit) = (*id as usize / 8, id % 8);
@@ -235,7 +262,7 @@ fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
         }
         bits[byte] |= 1 << bit;
     }
-    put(out, name, Value::Set(bits));
+    Some(bits)
 }
 
 fn put_for_device(out: &mut Vec<Property>, name: &'static str, device: Device, figure: u64) {
@@ -382,6 +409,34 @@ mod tests {
     }
 
     #[test]
+    fn values_with_suffixes_are_told_and_what_is_none_is_refused() {
+        let limits = [("memory.max", "64M"), ("memory.min", "0x200000"), ("memory.high", "48m"), ("pids.max", "0100")];
+        let told =
+            [("MemoryMax", 64 << 20), ("MemoryMin", 2 << 20), ("MemoryHigh", 48 << 20), ("TasksMax", 64)];
+        assert_eq!(of(&limits), numbers(&told));
+        let kept = |file: &str, value: &str| kept(of_file(file, value));
+        for (file, value) in [
+            ("memory.max", "a lot"),
+            ("cpu.max", "50000%"),
+            ("cpuset.cpus", "0-6:1/2"),
+            ("cpuset.mems", "9000"),
+            ("cpu.weight.nice", "20"),
+            ("io.max", "8:0 rbps=1M"),
+            ("io.weight", "8:0 default"),
+        ] {
+            let error = kept(file, value).expect_err(file);
+            assert!(error.message().contains(file) && error.message().contains(value), "{error}");
+        }
+        // No property: the file alone has it.
+        for (file, value) in [("memory.oom.group", "yes"), ("hugetlb.2MB.max", "1M"), ("cpuset.cpus", "\n")] {
+            let raw = Limit::Raw { file: file.to_owned(), value: value.to_owned() };
+            assert_eq!(kept(file, value), Ok(vec![raw]));
+        }
+        assert_eq!(kept("pids.max", "0"), Ok(vec![Limit::Pids(Amount(Some(1)))]));
+        assert_eq!(kept("cpu.weight.nice", "0"), Ok(vec![Limit::CpuWeight(100)]));
+    }
+
+    #[test]
     fn sets_are_bits() {
         let found = of(&[("cpuset.cpus", "0-1,9"), ("cpuset.mems", "0")]);
         let expected = [("AllowedCPUs", vec![0b11, 0b10]), ("AllowedMemoryNodes", vec![1])];
@@ -438,13 +493,14 @@ mod tests {
             Version::V1 => v1::writes(limit).pop().expect("a file").value,
             Version::V2 => v2::write(limit).expect("a file").value,
         };
-        let kept = |quota, version| file(&kept(vec![cpu_quota(quota, None)])[0], version);
-        assert_eq!(kept(12_345, Version::V2), "13000 100000");
-        assert_eq!(kept(50_000, Version::V2), "50000 100000");
-        assert_eq!(kept(-1, Version::V2), "max 100000");
-        assert_eq!(kept(-1, Version::V1), "-1");
-        assert_eq!(kept(100, Version::V1), "1000");
-        assert_eq!(super::kept(of_file("cpu.max", "12345")), [Limit::CpuQuotaAlone(13_000)]);
+        let kept = |limit| kept(vec![limit]).expect("all is known").remove(0);
+        let quota = |quota, version| file(&kept(cpu_quota(quota, None)), version);
+        assert_eq!(quota(12_345, Version::V2), "13000 100000");
+        assert_eq!(quota(50_000, Version::V2), "50000 100000");
+        assert_eq!(quota(-1, Version::V2), "max 100000");
+        assert_eq!(quota(-1, Version::V1), "-1");
+        assert_eq!(quota(100, Version::V1), "1000");
+        assert_eq!(kept(Limit::CpuQuotaAlone(12_345)), Limit::CpuQuotaAlone(13_000));
     }
 
     #[test]
@@ -458,7 +514,7 @@ mod tests {
     proptest! {
         #[test]
         fn systemd_and_the_file_say_the_same(quota in 1000i64..100_000_000, period in 1000u64..1_000_000) {
-            let limits = kept(vec![cpu_quota(quota, Some(period))]);
+            let limits = kept(vec![cpu_quota(quota, Some(period))]).expect("all is known");
             let text = v2::write(&limits[0]).expect("a file").value;
             let file: u64 = text.split(' ').next().expect("a quota").parse().expect("a number");
             let properties = properties(&limits, Version::V2, |_, _| None);

@@ -154,6 +154,16 @@ pub fn change(task: &Task, update: &Update) -> Result<(Task, LinuxResources)> {
     Ok(bowline_spec::build_update(task, update, &host)?)
 }
 
+/// The limits that a description asks for, on this host.
+///
+/// # Errors
+/// As [`configure`].
+pub fn limits_of(task: &Task) -> Result<LinuxResources> {
+    let host = Host { devices: devices(task)?, ..limits(task) };
+    let spec = bowline_spec::build_unfiltered(task, &host)?;
+    Ok(spec.linux().as_ref().and_then(|linux| linux.resources().clone()).unwrap_or_default())
+}
+
 /// The facts that the limits of `task` are checked against; none for limits that it does not have.
 fn limits(task: &Task) -> Host {
     let mut host = Host { cgroup_v2: cgroup::is_v2(), ..Host::default() };

@@ -149,7 +149,7 @@ pub use features::features;
 pub use folder::{ATTACHED, EventCounts, Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
-pub use host::{compile_filter, configure};
+pub use host::{compile_filter, configure, limits_of};
 pub use idmap::Idmap;
 pub use inheritance::{InheritedLimits, leave_behind};
 pub use io::{

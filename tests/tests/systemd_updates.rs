@@ -2,7 +2,8 @@
 //! what systemd writes. Returns at once on a host without systemd and cgroup v2.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, assert_shows, has_systemd, only_v2};
+use bowline_tests::harness::{Task, assert_shows, eventually, has_systemd, only_v2, show, systemctl};
+use serde_json::{Value, json};
 
 const SYSTEMD: &str = "--cgroup-driver=systemd";
 
@@ -42,5 +43,131 @@ fn raw_values_are_told_to_systemd_and_outlive_later_updates() {
     host.described(toml).flag(SYSTEMD).assert_refused(125, &["memory.high", "1.5G"]);
     assert_eq!(files(&task, ["memory.max", "pids.max"]), ["67108864", "32"]);
     task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn files_without_a_property_keep_their_values_in_an_update_and_after_it() {
+    if !has_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = with_files(&host, "'memory.zswap.writeback' = '0'");
+    let has = || files(&task, ["memory.oom.group", "cpu.idle", "memory.zswap.writeback"]);
+    assert_eq!(has(), ["0", "0", "0"]);
+    let both = ["--memory=70M", "--unified=memory.oom.group=1", "--unified=cpu.idle=1"];
+    task.bowline("update", both).assert_code(0);
+    assert_eq!(has(), ["1", "1", "0"]);
+    assert_eq!(task.cgroup_file("memory", "memory.max"), "73400320");
+    assert_shows(&scope(&task), &["MemoryMax=73400320", "CPUWeight=idle"]);
+    task.bowline("update", ["--pids=30"]).assert_code(0);
+    assert_eq!(has(), ["1", "1", "0"]);
+    // A weight for what idles is refused, as the kernel does.
+    task.bowline("update", ["--pids=31", "--cpu-shares=512"]).assert_refused(125, &["cpu.weight", "idle"]);
+    assert_shows(&scope(&task), &["TasksMax=30"]);
+    task.bowline("update", ["--unified=cpu.idle=0"]).assert_code(0);
+    assert_eq!(files(&task, ["cpu.idle", "cpu.weight"]), ["0", "100"]);
+    assert_shows(&scope(&task), &["CPUWeight=100"]);
+    task.bowline("update", ["--unified=memory.oom.group=0", "--pids=32"]).assert_code(0);
+    assert_eq!(has(), ["0", "0", "0"]);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_scope_starts_with_outlives_updates_and_reloads() {
+    if !has_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = with_files(&host, "'memory.oom.group' = '1', 'cpu.idle' = '1'");
+    let has = || files(&task, ["memory.oom.group", "cpu.idle"]);
+    assert_eq!(has(), ["1", "1"]);
+    task.bowline("update", ["--memory=64M"]).assert_code(0);
+    assert_eq!(has(), ["1", "1"]);
+    systemctl(&["daemon-reload"]);
+    // What systemd is asked after a reload, it answers once it has written.
+    systemctl(&["set-property", "--runtime", "--", &scope(&task), "TasksMax=77"]);
+    eventually("systemd has written", || (task.cgroup_file("pids", "pids.max") == "77").then_some(()));
+    assert_eq!(has(), ["1", "1"]);
+    // systemd would still end the whole scope.
+    task.bowline("update", ["--unified=memory.oom.group=0"]).assert_refused(125, &["OOMPolicy", "kill"]);
+    assert_eq!(has(), ["1", "1"]);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn systemd_is_told_the_old_values_where_an_update_is_refused() {
+    if !has_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = with_files(&host, "'memory.oom.group' = '0', 'cpu.weight' = '50'");
+    let names = ["memory.max", "memory.min", "pids.max", "cpu.weight", "cpu.max", "cpuset.cpus.effective"];
+    let (before, shown) = (files(&task, names), show(&scope(&task), "MemoryMax,MemoryMin,TasksMax,CPUWeight"));
+    let refused = [
+        "--memory=48M",
+        "--pids=30",
+        "--cpus=0.3",
+        "--cpuset=0",
+        "--unified=memory.min=1M",
+        "--unified=memory.oom.group=7",
+    ];
+    task.bowline("update", refused).assert_refused(125, &["memory.oom.group"]);
+    assert_eq!(files(&task, names), before);
+    assert_eq!(show(&scope(&task), "MemoryMax,MemoryMin,TasksMax,CPUWeight"), shown);
+    let idle = ["--unified=cpu.idle=1", "--unified=memory.oom.group=7"];
+    task.bowline("update", idle).assert_refused(125, &["memory.oom.group"]);
+    assert_eq!(files(&task, names), before);
+    assert_shows(&scope(&task), &["CPUWeight=50"]);
+    // A limit below what is in use kills nothing.
+    task.exec("head -c 30000000 /dev/zero >/dev/shm/full").assert_code(0);
+    task.bowline("update", ["--memory=10M", "--swap=0"]).assert_refused(125, &["memory.max", "in use"]);
+    assert_shows(&scope(&task), &["MemoryMax=infinity"]);
+    assert_eq!((task.status(), files(&task, names)), ("running".to_owned(), before));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_somebody_else_has_systemd_change_is_shown_beside_what_was_asked() {
+    if !has_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task("sleep 1000").flag("--memory=64M").flag("--cpus=0.25").flag(SYSTEMD).start();
+    assert_eq!(task.inspect()["differing_limits"], Value::Null);
+    systemctl(&["set-property", "--runtime", "--", &scope(&task), "MemoryMax=100M"]);
+    eventually("systemd has written", || (task.cgroup_file("", "memory.max") == "104857600").then_some(()));
+    let differing = json!([{"file": "memory.max", "asked": "67108864", "is": "104857600"}]);
+    assert_eq!(task.inspect()["differing_limits"], differing);
+    let explained = task.bowline("explain", []);
+    let sentence = "memory.max of its cgroup is 104857600, not 67108864";
+    assert!(explained.assert_code(0).out().contains(sentence), "{explained}");
+    // An update of something else leaves that to whoever has changed it.
+    task.bowline("update", ["--pids=40"]).assert_code(0);
+    assert_eq!(task.inspect()["differing_limits"], differing);
+    task.bowline("update", ["--memory=64M"]).assert_code(0);
+    assert_eq!(task.inspect()["differing_limits"], Value::Null);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_group_that_is_killed_for_want_of_memory_is_reported() {
+    if !has_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host
+        .task("sleep 1000 & x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 1000")
+        .flag("--memory=16M")
+        .flag("--set=unified.\"memory.oom.group\"=1")
+        .flag(SYSTEMD)
+        .start();
+    let report = task.wait();
+    report.assert_killed_by("KILL");
+    assert_eq!(report["oom_killed"], true);
     host.assert_nothing_left();
 }

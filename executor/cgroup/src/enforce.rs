@@ -19,7 +19,8 @@ use crate::cgroup::Cgroup;
 use crate::files::Writer;
 use crate::layout::Layout;
 use crate::limit::{self, Limit};
-use crate::systemd::{self, Property, Unit};
+use crate::old_values::OldValues;
+use crate::systemd::{self, Overwritten, Property, Unit};
 use crate::tree::{read_at, write_at};
 use crate::values::{Amount, Ids};
 use crate::version::Version;
@@ -59,13 +60,16 @@ impl Layout {
     }
 
     /// The properties to start a unit with these limits.
-    pub fn properties(&self, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
-        let limits = resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?;
-        Ok(systemd::of_limits(&systemd::kept(limits)?, self.version()))
+    pub fn properties(&self, unit: &Unit, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
+        let limits = systemd::kept(resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?)?;
+        let mut properties = systemd::of_limits(&limits, self.version());
+        // A slice has no such property.
+        properties.extend(systemd::oom_policy(&limits).filter(|_| !unit.is_slice()));
+        Ok(properties)
     }
 
     /// Changes the limits of a cgroup with processes in it: all, or none. For a unit, `tell`
-    /// reports the same change to systemd.
+    /// reports the same change to systemd, and returns once systemd has written its files.
     ///
     /// Call this from a worker: memory may have to be reclaimed.
     ///
@@ -76,7 +80,7 @@ impl Layout {
         &self,
         cgroup: &Cgroup,
         resources: &LinuxResources,
-        tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
+        tell: impl Fn(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
         let limits = self.limits_of(cgroup, resources)?;
         self.change_to(cgroup, &limits, tell)
@@ -87,63 +91,75 @@ impl Layout {
         &self,
         cgroup: &Cgroup,
         limits: &[Limit],
-        tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
+        tell: impl Fn(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
-        let mut undo = Vec::new();
-        let mut tell = Some(tell);
-        let mut told = || match (cgroup.unit(), tell.take()) {
-            (Some(unit), Some(tell)) => tell(unit, systemd::of_limits(limits, self.version())),
-            _ => Ok(()),
-        };
+        if let (Version::V2, Some(unit), Some(dir)) = (self.version(), cgroup.unit(), cgroup.dir(0)) {
+            return self.change_unit(cgroup, dir, limits, |properties| tell(unit, properties));
+        }
+        let mut old = OldValues::default();
         let mut change = || {
-            if self.lacks_controllers(cgroup, limits) {
-                told()?;
-            }
-            self.write_all(cgroup, limits, |dir, limit, write| {
-                // The value before the first write to a file, or to a line of it.
-                let was = now(dir, write);
-                undo.extend(was.filter(|was| !undo.iter().any(|other: &Write| other.is_where(was))));
-                match (self.version(), limit) {
-                    (Version::V2, Limit::MemoryMax(Amount(Some(most)))) => v2::make_room(dir, *most),
-                    _ => Ok(()),
-                }
-            })?;
-            // systemd writes the same values once more, and again when it is reloaded.
-            told()
+            self.write_all(cgroup, limits, |dir, limit, write| self.before(dir, limit, write, &mut old))?;
+            // On v1 systemd writes a file only where it has a property for it.
+            cgroup.unit().map_or(Ok(()), |unit| tell(unit, systemd::of_limits(limits, self.version())))
         };
-        change().inspect_err(|_| {
-            undo.reverse();
-            self.restore(cgroup, undo);
+        change().inspect_err(|_| self.put_back(cgroup, old))
+    }
+
+    /// Changes the limits of a unit on v2. systemd is told first: it then writes all files of the unit's controllers,
+    /// and hands controllers down that the unit has not had yet.
+    fn change_unit(
+        &self,
+        cgroup: &Cgroup,
+        dir: BorrowedFd<'_>,
+        limits: &[Limit],
+        tell: impl Fn(Vec<Property>) -> Result<()>,
+    ) -> Result<()> {
+        let writes: Vec<(&Limit, Write)> =
+            limits.iter().flat_map(|limit| self.writes(limit).into_iter().map(move |write| (limit, write))).collect();
+        let mut old = OldValues::default();
+        let is_idle = read_at(dir, CPU_IDLE).is_ok_and(|text| text.trim() == "1");
+        // All that can be refused before anybody writes: a limit by systemd would kill where ours makes room.
+        for (limit, write) in &writes {
+            old.remember_or_default(dir, write);
+            self.before(dir, limit, write, &mut old)?;
+            if let Limit::Cpus(ids) | Limit::MemoryNodes(ids) = limit {
+                check_cpuset(cgroup, dir, ids, write)?;
+            }
+            // The kernel refuses it too. systemd would end the idling.
+            let weighs = matches!(limit, Limit::CpuShares(_) | Limit::CpuWeight(_));
+            if is_idle && weighs && !limits.iter().any(|limit| matches!(limit, Limit::CpuIdle(_))) {
+                return Err(refused(cgroup, write, Kind::BadSpec, "it is idle: set cpu.idle to 0 too"));
+            }
+        }
+        if limits.iter().any(|limit| matches!(limit, Limit::CpuIdle(_))) {
+            // systemd has one property for both.
+            v2::write(&Limit::CpuWeight(v2::DEFAULT_WEIGHT)).iter().for_each(|write| old.remember(dir, write));
+        }
+        let kept = Overwritten::read(dir, |file| writes.iter().any(|(_, write)| write.file == file));
+        let properties = systemd::of_change(limits, is_idle);
+        let has_any = !properties.is_empty();
+        let told = tell(properties);
+        // An answer that came too late says nothing of the change.
+        let may_be_told = has_any && told.as_ref().map_or_else(|error| error.kind() == Kind::Unavailable, |()| true);
+        let change = told.and_then(|()| {
+            kept.put_back(dir);
+            self.write_all(cgroup, limits, |dir, limit, write| self.before(dir, limit, write, &mut old))
+        });
+        change.inspect_err(|_| {
+            if may_be_told && let Err(error) = tell(systemd::of_limits(&old.limits(), Version::V2)) {
+                tracing::error!(%error, "systemd may put limits into effect that were refused");
+            }
+            self.put_back(cgroup, old);
+            kept.put_back(dir);
         })
     }
 
-    /// Whether systemd has yet to hand a unit's cgroup a controller for these limits: it hands down those that its units
-    /// ask for, and takes others away.
-    fn lacks_controllers(&self, cgroup: &Cgroup, limits: &[Limit]) -> bool {
-        let unit = cgroup.unit().filter(|_| self.version() == Version::V2);
-        let (Some(_), Some(dir), [top, ..]) = (unit, cgroup.dir(0), &*self.hierarchies) else { return false };
-        let has = read_at(dir, "cgroup.controllers").unwrap_or_default();
-        let lacks = |controller: &str| {
-            systemd::CONTROLLERS.contains(&controller)
-                && top.controllers.iter().any(|there| there == controller)
-                && !has.split_whitespace().any(|there| there == controller)
-        };
-        limits.iter().flat_map(|limit| self.writes(limit)).any(|write| !write.met_without && lacks(write.controller))
-    }
-
-    /// Puts the old values back, in as many rounds as pairs of files may need.
-    fn restore(&self, cgroup: &Cgroup, writes: Vec<Write>) {
-        let is = |write: &Write| self.dir_for(cgroup, write).is_ok_and(|dir| now(dir, write).as_ref() == Some(write));
-        for _ in 0..2 {
-            for write in writes.iter().filter(|write| !is(write)) {
-                if let Ok(dir) = self.dir_for(cgroup, write) {
-                    // The check below finds out whether this worked.
-                    let _ = write_at(dir, &write.file, &write.value);
-                }
-            }
-        }
-        for write in writes.iter().filter(|write| !is(write)) {
-            tracing::error!(write.file, write.value, "a limit could not be put back");
+    /// Remembers the value before the first write to a file, and makes room for a lower limit of memory.
+    fn before(&self, dir: BorrowedFd<'_>, limit: &Limit, write: &Write, old: &mut OldValues) -> Result<()> {
+        old.remember(dir, write);
+        match (self.version(), limit) {
+            (Version::V2, Limit::MemoryMax(Amount(Some(most)))) => v2::make_room(dir, *most),
+            _ => Ok(()),
         }
     }
 
@@ -158,7 +174,7 @@ impl Layout {
         if cgroup.unit().is_some() { systemd::kept(limits) } else { Ok(limits) }
     }
 
-    fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
+    pub(crate) fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
         let limits = limit::oci::of(resources)?;
         version_support::check(resources, &limits, self.version())?;
         let rules = resources.devices().as_deref().unwrap_or_default();
@@ -181,7 +197,7 @@ impl Layout {
     }
 
     /// The writes that put a limit into this host's files.
-    fn writes(&self, limit: &Limit) -> Vec<Write> {
+    pub(crate) fn writes(&self, limit: &Limit) -> Vec<Write> {
         match (self.version(), limit) {
             // On a hybrid host, hugetlb is the one controller for tasks that may be on v2.
             (Version::V1, Limit::Hugepages { .. }) if self.is_unified("hugetlb") => {
@@ -255,7 +271,7 @@ impl Layout {
         }
     }
 
-    fn dir_for<'a>(&self, cgroup: &'a Cgroup, write: &Write) -> Result<BorrowedFd<'a>> {
+    pub(crate) fn dir_for<'a>(&self, cgroup: &'a Cgroup, write: &Write) -> Result<BorrowedFd<'a>> {
         self.index(write.controller).and_then(|i| cgroup.dir(i)).ok_or_else(|| {
             Error::new(
                 Kind::Unsupported,
@@ -268,6 +284,9 @@ impl Layout {
         })
     }
 }
+
+/// The file that says whether a cgroup has only the CPU time that nobody else wants.
+const CPU_IDLE: &str = "cpu.idle";
 
 /// Whether the kernel's answer means that the limit is in effect.
 fn judge(
@@ -322,23 +341,4 @@ fn outside_parent(cgroup: &Cgroup, write: &Write) -> Error {
 
 fn refused(cgroup: &Cgroup, write: &Write, kind: Kind, why: impl std::fmt::Display) -> Error {
     Error::new(kind, format!("cannot write {} to {} of cgroup {}: {why}", write.value, write.file, cgroup.path))
-}
-
-/// The write that undoes `write`: the current value of the file.
-fn now(dir: BorrowedFd<'_>, write: &Write) -> Option<Write> {
-    let text = read_at(dir, &write.file).ok()?;
-    let undo = |value: String| Write { line: write.line.clone(), ..Write::new(write.controller, &write.file, value) };
-    if let Some((device, none)) = &write.line {
-        let now = text.lines().find(|line| line.split(' ').next() == Some(device));
-        return Some(undo(now.map_or_else(|| format!("{device} {none}"), str::to_owned)));
-    }
-    // io.weight has one line for all devices, and then lines for single ones.
-    let value = text.lines().next().unwrap_or_default().trim();
-    if value.is_empty() {
-        // An empty v2 cpuset means the parent's. The file cannot be emptied again, but the same set
-        // can be written to it.
-        let effective = read_at(dir, &format!("{}.effective", write.file)).ok()?;
-        return Some(undo(effective.trim().to_owned()));
-    }
-    Some(undo(value.to_owned()))
 }

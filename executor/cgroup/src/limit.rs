@@ -4,7 +4,7 @@
 //! Pure.
 
 pub mod file;
-mod number;
+pub mod number;
 pub mod oci;
 
 use oci_spec::runtime::LinuxDeviceCgroup;

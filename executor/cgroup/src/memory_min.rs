@@ -28,7 +28,7 @@ impl Layout {
     ///
     /// # Errors
     /// What the kernel or systemd refuses.
-    pub fn settle_memory_min(&self, path: &str, tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>) -> Result<()> {
+    pub fn settle_memory_min(&self, path: &str, tell: impl Fn(&Unit, Vec<Property>) -> Result<()>) -> Result<()> {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         let ours = [format!("/{OURS}"), format!("/{OURS}.slice")].iter().any(|path| path == parent);
         let hierarchy = self.index("memory").map(|index| &self.hierarchies[index]);

@@ -38,7 +38,7 @@ impl Layout {
         cgroup: &Cgroup,
         resources: &LinuxResources,
         follows: impl Fn(&str, &str) -> bool,
-        tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
+        tell: impl Fn(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
         let dir = self.index("cpuset").and_then(|index| cgroup.dir(index));
         let (Some(dir), Some(cpu), false) = (dir, resources.cpu(), self.is_unified("cpuset")) else {

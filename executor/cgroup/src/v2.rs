@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::limit::Limit;
 use crate::tree::{members_below, read_at, signal_below, write_at};
-use crate::values::{Amount, CpuQuota, IoWeight, PERIOD};
+use crate::values::{Amount, CpuQuota, Device, IoWeight, PERIOD};
 use crate::write::{self, Write};
 
 /// The file through which a process joins a cgroup.
@@ -37,6 +37,9 @@ const NO_IO_MAX: &str = "rbps=max wbps=max riops=max wiops=max";
 /// The file of weights, and the word that removes a device's weight.
 const IO_WEIGHT: &str = "io.weight";
 const NO_IO_WEIGHT: &str = "default";
+
+/// The weight of a cgroup that nobody has given one, of CPU time and of disks.
+pub const DEFAULT_WEIGHT: u64 = 100;
 
 /// The file of weights where BFQ schedules.
 const BFQ_WEIGHT: &str = "io.bfq.weight";
@@ -141,6 +144,29 @@ pub fn write(limit: &Limit) -> Option<Write> {
             Some(Write { line: key.map(|key| (key.to_owned(), none)), ..Write::new("", file, value) })
         }
     }
+}
+
+/// The value that the kernel gives the file of `write` when it makes it; `None` for a file that systemd does not know.
+pub fn default_of(write: &Write) -> Option<String> {
+    if let Some((key, none)) = &write.line {
+        return Some(format!("{key} {none}"));
+    }
+    Some(match write.file.as_str() {
+        "memory.low" | "memory.min" => "0".to_owned(),
+        "memory.max" | "memory.high" | "memory.swap.max" | "memory.zswap.max" | "pids.max" => "max".to_owned(),
+        "cpu.max" => format!("max {PERIOD}"),
+        "cpu.weight" => DEFAULT_WEIGHT.to_string(),
+        "cpuset.cpus" | "cpuset.mems" => String::new(),
+        IO_WEIGHT => format!("default {DEFAULT_WEIGHT}"),
+        _ => return None,
+    })
+}
+
+/// The device whose weight a raw value removes.
+pub fn without_weight(limit: &Limit) -> Option<Device> {
+    let Limit::Raw { file, value } = limit else { return None };
+    let (device, word) = value.split_once(' ')?;
+    Device::parse(device).filter(|_| file == IO_WEIGHT && word.trim() == NO_IO_WEIGHT)
 }
 
 /// The limit of swap alone: OCI's figure is for memory and swap together.
@@ -266,6 +292,16 @@ mod tests {
     #[test]
     fn blkio_weights_cover_the_whole_range_of_io() {
         assert_eq!((weight_of_blkio(10), weight_of_blkio(1000)), (1, 10_000));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_yet_has_its_default() {
+        let default = |limit| default_of(&write(&limit).expect("a file"));
+        assert_eq!(default(Limit::MemoryHigh(Amount(Some(1)))).as_deref(), Some("max"));
+        assert_eq!(default(Limit::CpuQuotaAlone(5000)).as_deref(), Some("max 100000"));
+        let weight = Limit::IoWeight { device: Some(Device(8, 0)), weight: IoWeight::Io(5) };
+        assert_eq!(default(weight).as_deref(), Some("8:0 default"));
+        assert_eq!(default(Limit::CpuBurst(1)), None);
     }
 
     #[test]

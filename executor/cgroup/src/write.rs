@@ -66,6 +66,11 @@ impl Write {
         Write { line: Some((key.to_owned(), none)), ..write }
     }
 
+    /// The same write, of another value.
+    pub fn with_value(&self, value: String) -> Write {
+        Write { line: self.line.clone(), ..Write::new(self.controller, &self.file, value) }
+    }
+
     /// Writes `value` to `file` instead, where this write's file is missing.
     pub fn or(self, file: &'static str, value: impl ToString) -> Write {
         Write { otherwise: Some((file, value.to_string())), ..self }

@@ -26,7 +26,7 @@ pub use self::orphans::{Left, Outcome, Pods, What};
 use crate::stats::Stats;
 use crate::systemd::Systemd;
 use crate::{figures, host, stats};
-pub use bowline_cgroup::Destroyed;
+pub use bowline_cgroup::{Destroyed, Difference};
 
 /// The folder that exists if systemd runs this host: sd_booted(3).
 const BOOTED: &str = "/run/systemd/system";
@@ -175,6 +175,14 @@ impl Cgroups {
             return Ok(Configuration::default());
         }
         Ok(configuration::read(&self.layout, &self.open(path)?))
+    }
+
+    /// The limits of `resources` that the cgroup at `path` does not have.
+    ///
+    /// # Errors
+    /// `BadSpec` for limits that no cgroup can have.
+    pub fn differences(&self, path: &str, resources: &LinuxResources) -> Result<Vec<Difference>> {
+        self.layout.differences(path, unit_of(path).as_ref(), resources)
     }
 
     /// Changes the limits that `resources` names: all, or none. On v1, a change of the memory limit

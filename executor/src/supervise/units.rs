@@ -77,7 +77,7 @@ pub async fn create(
 ) -> Result<(Cgroup, Placeholder)> {
     let placeholder = Placeholder::start()?;
     let pid = placeholder.pid.unsigned_abs();
-    let start = || systemd.start(unit, pid, layout.properties(resources)?);
+    let start = || systemd.start(unit, pid, layout.properties(unit, resources)?);
     if let Err(error) = worker::run("systemd", start).await {
         placeholder.leave().await;
         return Err(error);
@@ -101,7 +101,7 @@ pub async fn create_slice(
     resources: &LinuxResources,
 ) -> Result<Cgroup> {
     // The code that applies the limits reports what is wrong with them.
-    let properties = layout.properties(Some(resources)).unwrap_or_default();
+    let properties = layout.properties(slice, Some(resources)).unwrap_or_default();
     worker::run("systemd", || systemd.start(slice, 0, properties)).await?;
     match layout.adopt(slice) {
         Ok(cgroup) => Ok(cgroup),

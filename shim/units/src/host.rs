@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 
-use bowline_executor::systemd::Property;
 use bowline_executor::systemd::host::{Answer, HostUnit, Question, Revert, memory_property};
-use bowline_executor::{Doing as _, Kind, Result, Unit, is_cgroup_v2};
+use bowline_executor::systemd::{Property, Value};
+use bowline_executor::{Doing as _, Error, Kind, Result, Unit, is_cgroup_v2};
 use bowline_spec::unit::{ROOT, parent};
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
 use super::drop_ins::{self, CONTROL};
-use super::systemd::{Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, values};
+use super::systemd::{Job, NO_SUCH_UNIT, PROPERTIES, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, values};
 
-const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
+/// The policy of a scope whose processes the kernel kills all together.
+const KILL: &str = "kill";
 const CPU_QUOTA: &str = "CPUQuotaPerSecUSec";
 
 /// Carries out one request about the host's units.
@@ -105,6 +106,26 @@ async fn look(systemd: &Systemd, name: &str) -> Result<HostUnit> {
         accounting: [flag(&mut more, "CPUAccounting"), flag(&mut more, "MemoryAccounting")],
         transient,
     })
+}
+
+/// Refuses a change of a scope that systemd takes only as it starts it: it has `property` already, or not at all.
+///
+/// # Errors
+/// `BadSpec` if the scope has another value.
+pub async fn check_scope(systemd: &Systemd, scope: &Unit, property: &Property) -> Result<()> {
+    let answer = systemd.call("GetUnit", &(&scope.name,)).await?;
+    let path: OwnedObjectPath =
+        answer.0.body().deserialize().doing(Kind::Internal, || "systemd answered without a unit")?;
+    let mut has = systemd.properties(&path, &format!("{SYSTEMD}.Scope")).await?;
+    let now = text(&mut has, &property.name);
+    match &property.value {
+        Value::Text(wanted) if *wanted != now && now == KILL => {
+            let message = format!("{} is {now}, which systemd cannot change any more", property.name);
+            Err(Error::new(Kind::BadSpec, message)
+                .hint("the task was started with memory.oom.group = 1: start it without"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn text(properties: &mut Properties, name: &str) -> String {

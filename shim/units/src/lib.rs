@@ -41,6 +41,7 @@ pub async fn carry_out(request: Request) -> Result<()> {
 async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
     let started = async {
         let systemd = Systemd::connect().await?;
+        let properties = systemd.known(properties).await?;
         let mut signals = systemd.subscribe().await?;
         let mut forgotten = false;
         let mut vanished = 0;
@@ -53,7 +54,7 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
                     slices.push(slice);
                 }
             }
-            match systemd.start_unit(unit, pid, properties, &slices).await {
+            match systemd.start_unit(unit, pid, &properties, &slices).await {
                 Ok(job) => {
                     let done = systemd.finished(&mut signals, job).await;
                     if done.is_err() {
@@ -85,11 +86,20 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
     started.await.map_err(|e| e.within(format_args!("cannot start {}", unit.name)))
 }
 
-/// Changes properties of a unit until it ends.
+/// Changes properties of a unit until it ends, and waits until systemd has written its files.
 async fn change(unit: &Unit, properties: &[Property]) -> Result<()> {
     let done = async {
         let systemd = Systemd::connect().await?;
-        systemd.call("SetUnitProperties", &(&unit.name, true, values(properties))).await?;
+        let properties = systemd.known(properties).await?;
+        let (for_good, changes): (Vec<_>, Vec<_>) = properties.into_iter().partition(|property| property.is_for_good());
+        for property in for_good.iter().filter(|_| !unit.is_slice()) {
+            host::check_scope(&systemd, unit, property).await?;
+        }
+        if !changes.is_empty() {
+            systemd.call("SetUnitProperties", &(&unit.name, true, values(&changes))).await?;
+            // systemd writes the files after its answer, and before it reads another call.
+            systemd.knows(&unit.name).await?;
+        }
         Ok(())
     };
     done.await.map_err(|e: Error| e.within(format_args!("cannot change {}", unit.name)))

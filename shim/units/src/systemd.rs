@@ -38,6 +38,7 @@ const QUEUED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(1024).expect(
 const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const USUAL: &str = "unix:path=/run/dbus/system_bus_socket";
 pub const SYSTEMD: &str = "org.freedesktop.systemd1";
+pub const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 pub const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
@@ -230,6 +231,18 @@ impl Systemd {
         path(unit).is_some_and(|unit| path(of_pid).is_some_and(|other| other == unit))
     }
 
+    /// Those of `properties` that this version of systemd takes. Whoever wants the others writes their files.
+    pub async fn known(&self, properties: &[Property]) -> Result<Vec<Property>> {
+        if properties.iter().all(|property| property.since().is_none()) {
+            return Ok(properties.to_vec());
+        }
+        let answer = self.ask(OBJECT, PROPERTIES, "Get", &(MANAGER, "Version")).await?;
+        let text = answer.0.body().deserialize::<Variant<'_>>().ok().and_then(|text| String::try_from(text).ok());
+        let version = text.as_deref().and_then(version);
+        let known = |property: &&Property| property.since().is_none_or(|since| version.is_none_or(|is| is >= since));
+        Ok(properties.iter().filter(known).cloned().collect())
+    }
+
     /// Whether the unit exists, running or not.
     pub async fn knows(&self, unit: &str) -> Result<bool> {
         match self.call("GetUnit", &(unit,)).await {
@@ -337,6 +350,12 @@ async fn bounded<T>(
     Ok(bounded_refusal(who, most, call).await?)
 }
 
+/// The number at the beginning of a version such as `252.39-1~deb12u1`.
+fn version(text: &str) -> Option<u32> {
+    let digits = text.trim_start_matches('v');
+    digits[..digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len())].parse().ok()
+}
+
 /// Converts properties to D-Bus values.
 pub fn values(properties: &[Property]) -> Vec<(&str, Variant<'_>)> {
     properties.iter().map(|property| (property.name.as_str(), variant(&property.value))).collect()
@@ -356,6 +375,11 @@ fn variant(value: &Value) -> Variant<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_is_its_first_number() {
+        assert_eq!(["252.39-1~deb12u1", "v257", "258", "devel"].map(version), [Some(252), Some(257), Some(258), None]);
+    }
 
     #[test]
     fn what_others_say_is_one_line() {

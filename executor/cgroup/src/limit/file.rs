@@ -18,6 +18,7 @@ pub fn is_known(file: &str) -> bool {
             | "pids.max"
             | "cpu.weight"
             | "cpu.max"
+            | "cpu.idle"
             | "cpuset.cpus"
             | "cpuset.mems"
             | "io.weight"
@@ -39,6 +40,7 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
         "pids.max" => number::count(text).map(Limit::Pids).map(one),
         "cpu.weight" => number::whole(text).map(Limit::CpuWeight).map(one),
         "cpu.max" => cpu_max(text).map(one),
+        "cpu.idle" => number::whole(text).filter(|idle| *idle < 2).map(|idle| one(Limit::CpuIdle(idle.cast_signed()))),
         "cpuset.cpus" if !text.is_empty() => Some(one(Limit::Cpus(text.into()))),
         "cpuset.mems" if !text.is_empty() => Some(one(Limit::MemoryNodes(text.into()))),
         "io.weight" => io_weight(text).map(one),
@@ -117,6 +119,7 @@ mod tests {
             ("cpu.max", "max", vec![Limit::CpuQuotaAlone(-1)]),
             ("cpu.max", "5", vec![Limit::CpuQuotaAlone(5)]),
             ("cpu.max", " 5\t010 ", vec![Limit::CpuQuota(CpuQuota { quota: Some(5), period: Some(10) })]),
+            ("cpu.idle", "1", vec![Limit::CpuIdle(1)]),
             ("memory.max", "1M", vec![Limit::MemoryMax(Amount(Some(1 << 20)))]),
             ("memory.swap.max", "0x1000", vec![Limit::SwapMax(Amount(Some(4096)))]),
             ("pids.max", "010", vec![Limit::Pids(Amount(Some(8)))]),
@@ -154,6 +157,7 @@ mod tests {
             ("io.weight", "default default 50"),
             ("memory.oom.group", "1"),
             ("cpu.max", "x y"),
+            ("cpu.idle", "2"),
             ("cpu.max", "1000 0"),
             ("io.max", ""),
             ("io.max", "8:0"),

@@ -85,7 +85,8 @@ mod tests {
             assert_eq!(memory(text), Some(Amount(Some(bytes))), "{text}");
         }
         assert_eq!(memory("max"), Some(Amount(None)));
-        for text in ["", "K", "MAX", "1MB", "1 M", "+1", "-1", "08", "0x", "1.5G", "32E", "99999999999999999999", "1é"] {
+        for text in ["", "K", "MAX", "1MB", "1 M", "+1", "-1", "08", "0x", "1.5G", "32E", "99999999999999999999", "1é"]
+        {
             assert_eq!(memory(text), None, "{text}");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   name ─► start, with a process in it ─► its cgroup adopted ─► init cloned into it
-//!        ─► change: files, then properties; first those where it has to hand a controller down
+//!        ─► change: on v2 properties, then files; on v1 files, then properties
 //!        ─► stop, once all have ended
 //! ```
 //!
@@ -14,10 +14,13 @@
 //! Defines the requests to systemd; `crate::systemd` sends them.
 
 mod adopt;
+mod device_rules;
 mod driver;
 mod name;
+mod overwritten;
 mod properties;
 
 pub use driver::Driver;
 pub use name::Unit;
-pub use properties::{CONTROLLERS, Property, Value, kept, of_limits};
+pub use overwritten::Overwritten;
+pub use properties::{Property, Value, kept, of_change, of_limits, oom_policy};

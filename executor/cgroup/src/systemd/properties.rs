@@ -4,17 +4,14 @@
 //! property changes. It may reset a file that no property sets to its default, so every limit for
 //! which systemd has a property is set as one; systemd leaves alone the files for which it has no
 //! property (swappiness, huge pages, other raw files).
-//!
-//! Devices: on v2 the policy stays `auto`, with which systemd attaches no program of its own and
-//! never touches ours. On v1 `auto` would make systemd write `a` to `devices.allow`, which means
-//! every device of the host, so on v1 systemd gets the same rules: `strict`, and what is allowed.
+//! `device_rules` has those for devices.
 //!
 //! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure, but for `/proc/devices`.
 
 use bowline_error::{Error, Kind, Result};
-use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 use serde::{Deserialize, Serialize};
 
+use super::device_rules;
 use crate::limit::Limit;
 use crate::limit::file::{is_known, weight_of_nice};
 use crate::v2;
@@ -47,8 +44,11 @@ pub enum Value {
     Rules(Vec<(String, String)>),
 }
 
-/// The controllers of v2 that systemd hands down to a unit with a property of theirs (systemd.resource-control(5)).
-pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "io", "memory", "pids"];
+/// What systemd does when the kernel has killed a process of a scope: `kill` has the kernel kill all of them.
+const OOM_POLICY: &str = "OOMPolicy";
+
+/// The file of the same, as text of the kernel's.
+const OOM_GROUP: &str = "memory.oom.group";
 
 /// The number by which systemd's properties say "no limit".
 const INFINITY: u64 = u64::MAX;
@@ -114,21 +114,61 @@ fn per_second(cpu: &CpuQuota) -> Option<u64> {
     Some(exact.div_ceil(PERCENT) * PERCENT)
 }
 
+/// The properties to tell systemd of a change on v2. Where the cgroup `is_idle`, a weight ends that.
+///
+/// [`OOM_POLICY`] among them is not to be set, as systemd cannot while the unit runs: it has to be so.
+pub fn of_change(limits: &[Limit], is_idle: bool) -> Vec<Property> {
+    let mut properties = of_limits(limits, Version::V2);
+    let weighs = properties.iter().any(|property| property.name == "CPUWeight");
+    if is_idle && !weighs && limits.contains(&Limit::CpuIdle(0)) {
+        put(&mut properties, "CPUWeight", Value::Number(v2::DEFAULT_WEIGHT));
+    }
+    if kills_group(limits) == Some(false) {
+        put(&mut properties, OOM_POLICY, Value::Text("continue".to_owned()));
+    }
+    properties
+}
+
+/// The property with which systemd writes `memory.oom.group`, for a scope that is to be started with it.
+pub fn oom_policy(limits: &[Limit]) -> Option<Property> {
+    let kills = kills_group(limits) == Some(true);
+    kills.then(|| Property { name: OOM_POLICY.to_owned(), value: Value::Text("kill".to_owned()) })
+}
+
+/// Whether the kernel is to kill all processes together; `None` if nothing of `limits` says so.
+fn kills_group(limits: &[Limit]) -> Option<bool> {
+    let values = limits.iter().filter_map(|limit| match limit {
+        Limit::Raw { file, value } if file == OOM_GROUP => Some(value.trim()),
+        _ => None,
+    });
+    // Anything else the kernel refuses.
+    values.last().and_then(|value| ["0", "1"].iter().position(|known| *known == value)).map(|at| at == 1)
+}
+
+impl Property {
+    /// The first systemd that takes it, of those that are younger than what bowline runs with. An older one neither
+    /// knows the file nor writes it, but for [`OOM_POLICY`].
+    pub fn since(&self) -> Option<u32> {
+        match (self.name.as_str(), &self.value) {
+            ("CPUWeight", Value::Number(0)) => Some(252),
+            ("MemoryZSwapMax" | OOM_POLICY, _) => Some(253),
+            _ => None,
+        }
+    }
+
+    /// Whether systemd can be told of it only as it makes the unit.
+    pub fn is_for_good(&self) -> bool {
+        self.name == OOM_POLICY
+    }
+}
+
 /// The properties that match `limits`.
 pub fn of_limits(limits: &[Limit], version: Version) -> Vec<Property> {
     let known = std::cell::OnceCell::new();
     properties(limits, version, |kind, major| {
         let known: &String = known.get_or_init(|| std::fs::read_to_string("/proc/devices").unwrap_or_default());
-        driver_of(known, kind, major)
+        device_rules::driver_of(known, kind, major)
     })
-}
-
-/// Looks up a driver's name in the text of `/proc/devices`, proc(5): two lists, each with its heading.
-fn driver_of(known: &str, kind: char, major: u64) -> Option<String> {
-    let heading = if kind == 'b' { "Block devices:" } else { "Character devices:" };
-    let list = known.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
-    let mut entries = list.filter_map(|line| line.trim().split_once(' '));
-    entries.find(|(number, _)| number.parse() == Ok(major)).map(|(_, name)| name.trim().to_owned())
 }
 
 /// The properties that match `limits`. `driver_of` returns the name that character ('c') or block
@@ -139,9 +179,13 @@ fn properties(limits: &[Limit], version: Version, driver_of: impl Fn(char, u64) 
         property(&mut out, limit, version);
     }
     let rules = limits.iter().filter_map(|limit| if let Limit::Device(rule) = limit { Some(rule) } else { None });
-    let rules: Vec<&LinuxDeviceCgroup> = rules.collect();
+    let rules: Vec<_> = rules.collect();
     if version == Version::V1 && !rules.is_empty() {
-        devices(&mut out, &rules, driver_of);
+        let allowed = device_rules::allowed(&rules, driver_of);
+        put(&mut out, "DevicePolicy", Value::Text(if allowed.is_some() { "strict" } else { "auto" }.to_owned()));
+        if let Some(allowed) = allowed {
+            put(&mut out, "DeviceAllow", Value::Rules(allowed));
+        }
     }
     out
 }
@@ -251,8 +295,11 @@ fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
     }
 }
 
-/// A bit for each of the set's members; `None` for a set that we cannot parse, or with a number that no kernel has.
+/// A bit for each of the set's members, none for a set that is not limited; `None` for a set that we cannot parse, or with a number that no kernel has.
 fn bits(ids: &Ids) -> Option<Vec<u8>> {
+    if ids.text.trim().is_empty() {
+        return Some(Vec::new());
+    }
     let ids = ids.ids.as_ref().filter(|ids| ids.ids().last() < Some(&MOST_IDS))?;
     let mut bits = Vec::new();
     for id in ids.ids() {
@@ -273,46 +320,8 @@ fn put_for_device(out: &mut Vec<Property>, name: &'static str, device: Device, f
     }
 }
 
-/// v1's rules, in the order in which they are written.
-fn devices(out: &mut Vec<Property>, rules: &[&LinuxDeviceCgroup], driver_of: impl Fn(char, u64) -> Option<String>) {
-    let mut strict = false;
-    let mut allowed: Vec<(String, String)> = Vec::new();
-    for rule in rules {
-        let kind = match rule.typ().unwrap_or(LinuxDeviceType::A) {
-            LinuxDeviceType::B => 'b',
-            LinuxDeviceType::C | LinuxDeviceType::U => 'c',
-            LinuxDeviceType::A | LinuxDeviceType::P => {
-                strict = !rule.allow();
-                allowed.clear();
-                continue;
-            }
-        };
-        let Some(device) = device(kind, rule, &driver_of) else { continue };
-        allowed.retain(|(known, _)| *known != device);
-        if rule.allow() {
-            allowed.push((device, rule.access().clone().unwrap_or_else(|| "rwm".to_owned())));
-        }
-    }
-    put(out, "DevicePolicy", Value::Text(if strict { "strict" } else { "auto" }.to_owned()));
-    if strict {
-        put(out, "DeviceAllow", Value::Rules(allowed));
-    }
-}
-
-/// The devices of a rule, as systemd names them.
-fn device(kind: char, rule: &LinuxDeviceCgroup, driver_of: impl Fn(char, u64) -> Option<String>) -> Option<String> {
-    let word = if kind == 'b' { "block" } else { "char" };
-    let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
-    Some(match (number(rule.major()), number(rule.minor())) {
-        (None, _) => format!("{word}-*"),
-        (Some(major), None) => format!("{word}-{}", driver_of(kind, major)?),
-        (Some(major), Some(minor)) => format!("/dev/{word}/{major}:{minor}"),
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use oci_spec::runtime::LinuxDeviceCgroupBuilder;
     use proptest::prelude::*;
 
     use super::*;
@@ -393,7 +402,7 @@ mod tests {
 
     #[test]
     fn what_is_not_limited_or_has_no_property_is_none() {
-        let none = [("hugetlb.2MB.max", "0"), ("memory.oom.group", "1"), ("cpu.idle", "1")];
+        let none = [("hugetlb.2MB.max", "0"), ("memory.oom.group", "1"), ("cpu.idle", "0")];
         assert_eq!(of(&none), []);
         assert_eq!(of(&[]), []);
         assert_eq!(
@@ -411,8 +420,7 @@ mod tests {
     #[test]
     fn values_with_suffixes_are_told_and_what_is_none_is_refused() {
         let limits = [("memory.max", "64M"), ("memory.min", "0x200000"), ("memory.high", "48m"), ("pids.max", "0100")];
-        let told =
-            [("MemoryMax", 64 << 20), ("MemoryMin", 2 << 20), ("MemoryHigh", 48 << 20), ("TasksMax", 64)];
+        let told = [("MemoryMax", 64 << 20), ("MemoryMin", 2 << 20), ("MemoryHigh", 48 << 20), ("TasksMax", 64)];
         assert_eq!(of(&limits), numbers(&told));
         let kept = |file: &str, value: &str| kept(of_file(file, value));
         for (file, value) in [
@@ -434,6 +442,27 @@ mod tests {
         }
         assert_eq!(kept("pids.max", "0"), Ok(vec![Limit::Pids(Amount(Some(1)))]));
         assert_eq!(kept("cpu.weight.nice", "0"), Ok(vec![Limit::CpuWeight(100)]));
+    }
+
+    #[test]
+    fn idle_is_a_weight_and_a_group_kill_is_for_good() {
+        let weight = |number| vec![property("CPUWeight", Value::Number(number))];
+        assert_eq!(of(&[("cpu.weight", "50"), ("cpu.idle", "1")]), weight(0));
+        let change = |files: &[(&str, &str)], is_idle| {
+            let limits: Vec<Limit> = files.iter().flat_map(|(file, value)| of_file(file, value)).collect();
+            of_change(&limits, is_idle)
+        };
+        assert_eq!(change(&[("cpu.idle", "0")], true), weight(100));
+        assert_eq!(change(&[("cpu.idle", "0")], false), []);
+        assert_eq!(change(&[("cpu.idle", "0"), ("cpu.weight", "50")], true), weight(50));
+        let policy = |word: &str| property(OOM_POLICY, Value::Text(word.to_owned()));
+        assert_eq!(change(&[(OOM_GROUP, "1")], false), []);
+        assert_eq!(change(&[(OOM_GROUP, "0\n")], false), [policy("continue")]);
+        let start = |value| oom_policy(&of_file(OOM_GROUP, value));
+        assert_eq!((start("1"), start("0"), start("2")), (Some(policy("kill")), None, None));
+        assert_eq!(policy("kill").since(), Some(253));
+        assert_eq!(weight(0)[0].since(), Some(252));
+        assert_eq!(weight(50)[0].since(), None);
     }
 
     #[test]
@@ -460,34 +489,6 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_devices_are_told_where_systemd_would_undo_them() {
-        let rule = |allow, kind, major: i64, minor: i64, access: &str| {
-            let rule = LinuxDeviceCgroupBuilder::default().allow(allow).typ(kind).major(major).minor(minor);
-            Limit::Device(rule.access(access).build().expect("a rule"))
-        };
-        let (all, block, character) = (LinuxDeviceType::A, LinuxDeviceType::B, LinuxDeviceType::C);
-        let none = rule(false, all, -1, -1, "rwm");
-        let limits = [
-            none.clone(),
-            rule(true, character, 1, 3, "rwm"),
-            rule(true, character, 136, -1, "rw"),
-            rule(true, character, -1, -1, "m"),
-            rule(true, block, 8, 0, "r"),
-            rule(true, character, 77, -1, "r"),
-            rule(false, block, 8, 0, "r"),
-        ];
-        let rules = [("/dev/char/1:3", "rwm"), ("char-pts", "rw"), ("char-*", "m")];
-        let rules = rules.map(|(device, access)| (device.to_owned(), access.to_owned())).to_vec();
-        let expected = [("DevicePolicy", Value::Text("strict".to_owned())), ("DeviceAllow", Value::Rules(rules))];
-        assert_eq!(properties_of(&limits, Version::V1), expected.map(|(name, value)| property(name, value)));
-        let every = [none, rule(true, all, -1, -1, "rwm")];
-        let auto = [property("DevicePolicy", Value::Text("auto".to_owned()))];
-        assert_eq!(properties_of(&every, Version::V1), auto);
-        // On v2, systemd never touches our program.
-        assert_eq!(properties_of(&limits, Version::V2), []);
-    }
-
-    #[test]
     fn a_quota_is_in_whole_percents_rounded_up() {
         let file = |limit: &Limit, version| match version {
             Version::V1 => v1::writes(limit).pop().expect("a file").value,
@@ -501,14 +502,6 @@ mod tests {
         assert_eq!(quota(-1, Version::V1), "-1");
         assert_eq!(quota(100, Version::V1), "1000");
         assert_eq!(kept(Limit::CpuQuotaAlone(12_345)), Limit::CpuQuotaAlone(13_000));
-    }
-
-    #[test]
-    fn drivers_are_found_by_their_major_number() {
-        let known = "Character devices:\n  1 mem\n136 pts\n\nBlock devices:\n  8 sd\n 65 sd\n";
-        assert_eq!(driver_of(known, 'c', 136).as_deref(), Some("pts"));
-        assert_eq!(driver_of(known, 'b', 8).as_deref(), Some("sd"));
-        assert_eq!((driver_of(known, 'b', 1), driver_of(known, 'c', 8)), (None, None));
     }
 
     proptest! {

@@ -1,7 +1,10 @@
 //! `inspect`: prints everything that is known of a task, as JSON or with a template.
 
+use bowline_executor::housekeeping::{Cgroups, Difference};
 use bowline_executor::network::Connected;
-use bowline_executor::{Doing as _, Error, ExitReport, Health, Kind, Record, Result, SliceEnforcement, StateDir};
+use bowline_executor::{
+    Doing as _, Error, ExitReport, Health, Kind, Record, Result, SliceEnforcement, StateDir, limits_of,
+};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use futures::stream::{self, StreamExt as _};
@@ -15,7 +18,7 @@ use crate::input::task_names;
 use crate::ui::json;
 use crate::ui::print::say;
 use crate::ui::template::Template;
-use bowline_client::Presence;
+use bowline_client::{Presence, spawn};
 
 /// How many tasks are examined at once: each takes a file descriptor.
 const AT_A_TIME: usize = 64;
@@ -38,6 +41,9 @@ pub struct Inspection {
     /// The slice that was asked for, and whether the task is in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<SliceEnforcement>,
+    /// The limits of which the cgroup's files say something else than was asked for: somebody else has changed them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differing_limits: Vec<Difference>,
     /// When the task's launch began.
     pub created_at: Option<Timestamp>,
     /// When the task's program was started.
@@ -67,7 +73,7 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
     let mut code = None;
     let looks = stream::iter(task_names::resolve(state, &args.ids)).map(async |id| examine(state, &id?).await);
     for looked in looks.buffered(AT_A_TIME).collect::<Vec<_>>().await {
-        settle(looked.map(|one| found.push(one)), &mut code);
+        settle(looked.map(|one| found.push(one.beside_the_kernel())), &mut code);
     }
     match template {
         Some(template) => {
@@ -79,6 +85,31 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
         None => found.iter().try_for_each(json::print)?,
     }
     Ok(code.unwrap_or(0))
+}
+
+impl Inspection {
+    /// What is known of a task that lives, beside what the kernel says of its limits.
+    pub fn beside_the_kernel(mut self) -> Inspection {
+        if self.pid.is_none() {
+            return self;
+        }
+        // Who cannot ask the kernel is shown what is recorded.
+        if let Ok(cgroups) = spawn::systemd().and_then(Cgroups::of_host) {
+            self.differing_limits = self.differences(&cgroups).unwrap_or_default();
+        }
+        self
+    }
+
+    /// A bundle's limits are in its own file, and the CPU shares of a sandbox's member are as its sandbox settles them.
+    fn differences(&self, cgroups: &Cgroups) -> Result<Vec<Difference>> {
+        let task = self.task.as_ref().filter(|task| task.bundle.is_none());
+        let (Some(task), Some(cgroup)) = (task, &self.cgroup) else { return Ok(Vec::new()) };
+        let mut task = task.clone();
+        if self.sandbox.is_some() {
+            task.cpu.shares = None;
+        }
+        cgroups.differences(cgroup, &limits_of(&task)?)
+    }
 }
 
 /// Prints what the shim of each task knows. Asks one after the other, as the user usually names a single task.
@@ -173,6 +204,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         cgroup: record.as_ref().map(|r| r.cgroup.clone()),
         sandbox: record.as_ref().and_then(|r| r.sandbox.clone()),
         enforcement: record.as_ref().and_then(|r| r.enforcement.clone()),
+        differing_limits: Vec::new(),
         created_at: record.as_ref().map(|r| r.created_at),
         started_at: record.as_ref().and_then(|r| r.started_at),
         interfaces: record.as_ref().filter(|_| !gone).map(|r| r.interfaces.clone()).unwrap_or_default(),

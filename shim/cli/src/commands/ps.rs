@@ -63,6 +63,7 @@ impl Row {
             cgroup: None,
             sandbox: folder.sandbox_by_socket(),
             enforcement: None,
+            differing_limits: Vec::new(),
             created_at: record.as_ref().map(|record| record.created_at),
             started_at: record.as_ref().and_then(|record| record.started_at),
             interfaces: Vec::new(),

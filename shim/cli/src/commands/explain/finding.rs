@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bowline_executor::events::Entry;
+use bowline_executor::housekeeping::Difference;
 use bowline_executor::{ExitReport, Health, Stats};
 use bowline_spec::Task;
 use jiff::Timestamp;
@@ -26,6 +27,8 @@ pub struct Facts {
     pub health: Option<Health>,
     /// The task's events, oldest first.
     pub events: Vec<Entry>,
+    /// The limits of which the cgroup's files say something else than was asked for.
+    pub differing_limits: Vec<Difference>,
     /// Two readings of the task, a moment apart.
     pub readings: Option<(Stats, Stats)>,
     /// Two readings of the task's sandbox.

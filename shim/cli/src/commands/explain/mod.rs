@@ -78,6 +78,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         no_new_shim = find_or_adopt(&folder, id, &Programs::default()).await.err().map(|why| why.message().to_owned());
         found = examine(state, id).await?;
     }
+    let found = found.beside_the_kernel();
     let mut facts = Facts {
         status: found.status,
         cgroup: found.cgroup,
@@ -86,6 +87,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         exit: found.exit,
         health: found.health,
         started_at: found.started_at,
+        differing_limits: found.differing_limits,
         ..Facts::default()
     };
     let mut reader = Reader::open(state.events())?;

@@ -2,6 +2,7 @@
 //!
 //! Pure: facts go in, findings come out. Must not: state anything that is not known.
 
+use bowline_executor::housekeeping::Difference;
 use bowline_executor::{HealthStatus, Pressure, Stats};
 
 use super::ended;
@@ -51,6 +52,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
             Finding::warning("uninterruptible", sentence).with("processes", Some(number)).with("names", Some(names)),
         );
     }
+    all.extend(facts.differing_limits.iter().map(differing));
     if let Some(health) = &facts.health {
         all.extend(ended::unhealthy(health).map(|finding| finding.a_cause_if(true)));
         if health.status != HealthStatus::Unhealthy && health.failing_streak > 0 {
@@ -63,6 +65,17 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     all.extend(ended::execs(&facts.events));
     all.extend(free(facts, &all));
     all
+}
+
+fn differing(limit: &Difference) -> Finding {
+    let Difference { file, asked, is } = limit;
+    let sentence = format!(
+        "{file} of its cgroup is {}, not {} as asked for: somebody else has changed it",
+        shown(is),
+        shown(asked)
+    );
+    let finding = Finding::warning("limit_differs", sentence).with("file", Some(file.as_str()));
+    finding.with("asked", Some(asked.as_str())).with("is", Some(is.as_str()))
 }
 
 /// Whose limits are checked: the task's own or its sandbox's.

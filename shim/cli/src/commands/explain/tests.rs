@@ -1,5 +1,6 @@
 //! Tests of the rules of `explain`, case by case.
 
+use bowline_executor::housekeeping::Difference;
 use bowline_executor::{ExitReport, Health, Stats};
 use serde_json::{Value, json};
 
@@ -220,6 +221,14 @@ fn nothing_is_found_where_nothing_is() {
     let found = running::findings(&paused);
     has(&found, "paused", Severity::Cause, &["frozen"]);
     assert_eq!(found.len(), 1);
+}
+
+#[test]
+fn a_limit_that_somebody_else_has_changed_is_told() {
+    let [file, asked, is] = ["memory.max", "67108864", "max"].map(str::to_owned);
+    let differing_limits = vec![Difference { file, asked, is }];
+    let facts = Facts { status: "running".to_owned(), differing_limits, ..facts() };
+    has(&running::findings(&facts), "limit_differs", Severity::Warning, &["memory.max", "is max, not 67108864"]);
 }
 
 #[test]

@@ -577,7 +577,7 @@ impl Executor {
 
     /// The state of a task.
     pub fn state(&self, id: &TaskId) -> Result<TaskState> {
-        Ok(self.supervisor()?.task(id)?.state())
+        self.supervisor()?.state(id)
     }
 
     /// The state of each task.

@@ -60,6 +60,7 @@ mod claim;
 mod claimed_uid;
 pub mod clock;
 mod cloning;
+mod enforcement;
 mod entrance;
 pub mod events;
 mod exec_launch;

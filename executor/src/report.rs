@@ -119,7 +119,8 @@ pub struct UnwrittenOutput {
 pub struct SliceEnforcement {
     /// The slice that the task was launched for.
     pub slice: String,
-    /// Whether the task is in the slice, and the slice had limits, or one that it is in, when the task started.
+    /// Whether the task is in the slice, and the slice has limits, or one that it is in: when the task starts, when this
+    /// is looked at, and when the task ends.
     pub enforced: bool,
     /// Why not: systemd has refused the task a place in the slice, or nothing limits the slice.
     pub reason: Option<String>,

@@ -55,6 +55,34 @@ fn a_frozen_task_hears_a_stop() {
 }
 
 #[test]
+fn a_paused_task_that_somebody_else_thaws_runs() {
+    let host = Host::new();
+    let task = host.task("sleep 1000").start();
+    task.bowline("pause", []).assert_code(0);
+    freeze(&task);
+    assert_eq!(task.status(), "paused");
+    thaw(&task);
+    task.exec("echo in").assert_says("in");
+    task.bowline("resume", []).assert_refused(125, &["running"]);
+    task.bowline("pause", []).assert_code(0);
+    thaw(&task);
+    assert_eq!(task.status(), "running");
+    task.bowline("pause", []).assert_code(0);
+    thaw(&task);
+    // Once more, without a look in between.
+    task.bowline("pause", []).assert_code(0);
+    assert_eq!(task.status(), "paused");
+    task.bowline("exec", ["--", "true"]).assert_refused(125, &["paused"]);
+    task.bowline("resume", []).assert_code(0);
+    assert_eq!(task.status(), "running");
+    let told = host.bowline(["events", "--json", task.id()]);
+    let told = ["paused", "resumed"].map(|name| told.out().matches(&format!("\"event\":\"{name}\"")).count());
+    assert_eq!(told, [4, 4]);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_frozen_task_can_be_killed() {
     let host = Host::new();
     for toml in ["", "namespaces.pid = 'host'"] {

@@ -240,6 +240,24 @@ fn a_pause_and_a_stop_work_in_a_scope() {
 }
 
 #[test]
+fn a_task_that_systemd_thaws_is_not_paused() {
+    if !has_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task("sleep 1000").flag(SYSTEMD).start();
+    task.bowline("pause", []).assert_code(0);
+    let unit = scope(&task.on_host());
+    systemctl(&["freeze", "--", &unit]);
+    assert_eq!(task.status(), "paused");
+    systemctl(&["thaw", "--", &unit]);
+    assert_eq!(task.status(), "running");
+    task.exec("echo in").assert_says("in");
+    task.end();
+    assert_gone(&host, task.id());
+}
+
+#[test]
 fn rm_ends_the_scope_of_a_task_whose_shim_has_died() {
     if !has_systemd() {
         return;

@@ -306,8 +306,12 @@ fn start_extension_command_in_a_slice_with_a_limit_above_it_is_held() {
     let task = host.task("exec sleep 1000").flag(format!("--slice={inner}")).start();
     assert_eq!(enforcement(&host, task.id()), json!({"slice": inner, "enforced": true, "reason": null}));
     assert_eq!(memory_in_kernel(&outer), Some(512 << 20));
+    // Without the manifest nobody limits it, which is told, of what runs too. The slice stays with that.
+    units.reset().assert_code(1);
+    let lifted = json!({"slice": inner, "enforced": false, "reason": format!("nothing limits {inner} any more")});
+    assert_eq!(task.inspect()["enforcement"], lifted);
     task.end();
-    // Without the manifest nobody limits it, which is told.
+    assert_eq!(enforcement(&host, task.id()), lifted);
     units.reset().assert_code(0);
     let ran = host.task("exit 0").flag(format!("--slice={inner}")).flag("--rm").run();
     ran.assert_code(0);

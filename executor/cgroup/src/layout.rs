@@ -394,6 +394,14 @@ impl Layout {
         })
     }
 
+    /// Whether nothing freezes the processes of the cgroup, nor is about to.
+    pub fn is_thawed(&self, cgroup: &Cgroup) -> bool {
+        self.freezer(cgroup).is_some_and(|dir| match self.version {
+            Version::V1 => v1::is_thawed(dir),
+            Version::V2 => v2::is_thawed(dir),
+        })
+    }
+
     /// Sends SIGKILL to every process in the cgroup and below it. Returns a pidfd of each: when all
     /// have ended, call again until none is returned, because a process may have forked in between.
     ///

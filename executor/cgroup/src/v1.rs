@@ -177,6 +177,11 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "FROZEN")
 }
 
+/// Whether nothing freezes the processes of the cgroup `dir`, which may be frozen with a parent too.
+pub fn is_thawed(dir: BorrowedFd<'_>) -> bool {
+    read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "THAWED")
+}
+
 /// Whether the processes in the cgroup at `path` below `top` are frozen, by themselves or with a
 /// parent, or about to be. The root cgroup has no such file.
 pub fn is_held(top: BorrowedFd<'_>, path: &Path) -> bool {

@@ -254,6 +254,13 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "cgroup.events").is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
 }
 
+/// Whether nothing freezes the processes of the cgroup `dir`: with a parent they freeze too.
+pub fn is_thawed(dir: BorrowedFd<'_>) -> bool {
+    let wanted = read_at(dir, "cgroup.freeze").is_ok_and(|text| text.trim() == "0");
+    let events = read_at(dir, "cgroup.events");
+    wanted && events.is_ok_and(|events| events.lines().any(|line| line == "frozen 0"))
+}
+
 /// Kills every process below `dir` at once; returns a pidfd of each.
 pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let members = members_below(dir);

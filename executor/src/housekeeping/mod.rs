@@ -23,9 +23,10 @@ use serde::Serialize;
 
 pub use self::configuration::Configuration;
 pub use self::orphans::{Left, Outcome, Pods, What};
+use crate::report::SliceEnforcement;
 use crate::stats::Stats;
 use crate::systemd::Systemd;
-use crate::{figures, host, stats};
+use crate::{enforcement, figures, host, stats};
 pub use bowline_cgroup::{Destroyed, Difference};
 
 /// The folder that exists if systemd runs this host: sd_booted(3).
@@ -175,6 +176,11 @@ impl Cgroups {
             return Ok(Configuration::default());
         }
         Ok(configuration::read(&self.layout, &self.open(path)?))
+    }
+
+    /// Whether the slice that a task was launched for still limits it.
+    pub fn enforcement(&self, recorded: &SliceEnforcement) -> SliceEnforcement {
+        enforcement::now(&self.layout, recorded)
     }
 
     /// The limits of `resources` that the cgroup at `path` does not have.

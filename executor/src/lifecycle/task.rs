@@ -62,6 +62,8 @@ pub enum Trigger {
     Started,
     Pause,
     Resume,
+    /// Somebody else has thawed it.
+    Thawed,
     /// End it as planned; the second value is the time now.
     Stop(StopPlan, Moment),
     /// A caller sends SIGKILL.
@@ -150,6 +152,7 @@ impl Life {
             (Running, Trigger::Pause) => (Paused, Action::Freeze),
             (Running, Trigger::Stop(plan, now)) => stop(plan, now, Action::Signal(plan.signal)),
             (Paused, Trigger::Resume) => (Running, Action::Thaw),
+            (Paused, Trigger::Thawed) => (Running, Action::Nothing),
             (Paused, Trigger::Stop(plan, now)) => stop(plan, now, Action::ThawAndSignal(plan.signal)),
 
             // A repeated stop may shorten the wait, never lengthen it.
@@ -202,6 +205,11 @@ impl Life {
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
                 | ReportMade | ExitPublished | Undone | Over | Removing | Removed,
                 Trigger::Tick(_),
+            )
+            | (
+                Starting | Created | Running | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited | ReportMade
+                | ExitPublished | Undone | Over | Removing | Removed,
+                Trigger::Thawed,
             ) => (*self, Action::Nothing),
 
             (
@@ -398,6 +406,19 @@ mod tests {
     }
 
     #[test]
+    fn a_paused_task_that_somebody_else_thaws_runs_and_nothing_else_changes() {
+        let now = Moment::now();
+        for (mut life, then) in [
+            (Life::Paused, Life::Running),
+            (Life::Created, Life::Created),
+            (Life::Stopping(plan(1, now)), Life::Stopping(plan(1, now))),
+            (Life::Exited, Life::Exited),
+        ] {
+            assert_eq!((life.on(Trigger::Thawed), life), (Ok(Action::Nothing), then));
+        }
+    }
+
+    #[test]
     fn one_that_was_killed_says_what_it_was_until_it_is_reaped() {
         let mut life = Life::Created;
         assert_eq!(life.on(Trigger::Kill), Ok(Action::Kill));
@@ -435,6 +456,7 @@ mod tests {
             Trigger::Started,
             Trigger::Pause,
             Trigger::Resume,
+            Trigger::Thawed,
             Trigger::Kill,
             Trigger::Failed,
             Trigger::Reaped,

@@ -41,6 +41,7 @@ impl Supervisor {
     /// Writes a checkpoint of a running task, or of a paused one, which stays paused: containerd's client pauses first.
     pub async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
         let task = self.task(id)?;
+        self.notice_thaw(&task);
         // If the checkpoint ends the task, the end is reported afterwards.
         let _turn = task.turns.checkpointing.lock().await;
         let life = task.facts.look(|facts| facts.life);

@@ -18,7 +18,7 @@ use crate::lifecycle::task::{Life, Trigger};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
 use crate::spare_fd;
-use crate::stats;
+use crate::{enforcement, stats};
 use crate::{waits, worker};
 
 impl Task {
@@ -274,7 +274,7 @@ impl Task {
                 output_unwritten: record.task.as_ref().map(|task| self.output_unwritten(task)).unwrap_or_default(),
                 health: facts.health.clone(),
                 events: facts.events + 1,
-                enforcement: record.enforcement.clone(),
+                enforcement: record.enforcement.as_ref().map(|recorded| enforcement::now(layout, recorded)),
                 // Its shim did, and nobody has kept how it ended.
                 shim_died: ended == Ended::Unknown,
                 init_lost: facts.init_lost.clone().filter(|_| ended == Ended::Unknown),

@@ -101,6 +101,7 @@ impl Supervisor {
     /// Starts an exec. When this returns, the program has been executed or the deadline has passed.
     async fn begin_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, by: AskedBy) -> Result<u64> {
         let id = &task.id;
+        self.notice_thaw(task);
         let life = task.facts.look(|facts| facts.life);
         if life.is_reaped() {
             return Err(gone(task));

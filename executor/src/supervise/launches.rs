@@ -7,7 +7,6 @@ use bowline_cgroup::{self as cgroup, Cgroup, Existed};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::OWN_FOLDERS;
 use bowline_spec::id::TaskId;
-use bowline_spec::unit::slice_path;
 use bowline_spec::values::ByteSize;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
@@ -34,7 +33,7 @@ use crate::request::{Bundle, Launch, Launched, Source};
 use crate::reserve::Reserve;
 use crate::rootfs::Additions;
 use crate::rootfs::layers::{self, Layer};
-use crate::{bundle, rootfs, stats, waits};
+use crate::{bundle, enforcement, rootfs, waits};
 
 /// A task that is set up but has not executed its program yet.
 struct Created {
@@ -449,9 +448,9 @@ impl Supervisor {
         let made = self.make_cgroup(plan).await;
         let slice = plan.record.enforcement.as_ref().map(|enforcement| enforcement.slice.clone());
         if let (Ok(_), Some(slice)) = (&made, slice)
-            && !stats::is_limited(&self.layout, &slice_path(&slice))
+            && let Some(lack) = enforcement::lack(&self.layout, &slice)
         {
-            plan.is_not_held(format!("nothing limits {slice}"));
+            plan.is_not_held(lack);
         }
         match made {
             Err(error) if plan.record.enforcement.is_some() && plan.record.unit.is_some() => {

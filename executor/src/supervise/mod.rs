@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | a task's `starting` | an exit during a start is reported after it; removals run one at a time |
 //! | a task's `checkpointing` | one checkpoint at a time, and the exit that it causes is reported after it |
+//! | a task's `pausing` | a task that is being frozen, and is thawed in between, is not taken for one that runs |
 //! | a task's `updating` | an update merges with the limits in effect |
 //! | a sandbox's `launching` (shared) | a removal waits for launches of members |
 //! | a sandbox's `renewing_pids` | of members that are launched at once, one has another pause process started |
@@ -44,6 +45,7 @@ mod launches;
 mod overview;
 mod pause_process;
 mod pause_slot;
+mod pausing;
 mod planning;
 mod remembering;
 mod sandbox;

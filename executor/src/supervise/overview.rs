@@ -19,7 +19,8 @@ use crate::waits;
 
 impl Supervisor {
     /// The figures of this shim, its sandbox and its tasks.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(self: &Rc<Self>) -> Figures {
+        self.notice_thaws();
         let sandbox = self.sandbox().map(|sandbox| SandboxFigures {
             id: sandbox.id().to_string(),
             members: sandbox.facts.look(|facts| facts.shares.len()) as u64,

@@ -15,7 +15,7 @@ use bowline_sys as sys;
 use tokio::sync::{Mutex, Notify};
 
 use crate::clock::Moment;
-use crate::events::{Event, Journal};
+use crate::events::Journal;
 use crate::facts::{ShimFacts, WantedUpgrade};
 use crate::folder::{EventCounts, Folder, StateDir};
 use crate::host;
@@ -23,10 +23,10 @@ use crate::inheritance::InheritedLimits;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
-use crate::manager_events::{EventSink, ManagerEvent};
+use crate::manager_events::EventSink;
 use crate::page_release;
 use crate::report::{ExitReport, StoppedBy};
-use crate::request::{Process, TaskState};
+use crate::request::Process;
 use crate::rootfs::layers;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
@@ -479,23 +479,6 @@ impl Supervisor {
         done
     }
 
-    pub async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
-        let task = self.task(id)?;
-        task.happen(&self.layout, Trigger::Pause)?;
-        task.frozen(&self.layout).await?;
-        self.tell(&task, Event::Paused);
-        self.tell_manager(&task, || ManagerEvent::Paused);
-        Ok(())
-    }
-
-    pub fn resume(self: &Rc<Self>, id: &TaskId) -> Result<()> {
-        let task = self.task(id)?;
-        task.happen(&self.layout, Trigger::Resume)?;
-        self.tell(&task, Event::Resumed);
-        self.tell_manager(&task, || ManagerEvent::Resumed);
-        Ok(())
-    }
-
     pub fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
         let task = self.task(id)?;
         let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup))?;
@@ -533,11 +516,6 @@ impl Supervisor {
         // A launch that fails leaves no report.
         self.launched(id).await;
         self.task(id)?.exit_report().await
-    }
-
-    /// The state of each task.
-    pub fn states(&self) -> Vec<TaskState> {
-        self.tasks.borrow().values().map(|task| task.state()).collect()
     }
 
     /// Forgets a task that has ended.

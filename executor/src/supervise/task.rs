@@ -73,6 +73,8 @@ pub struct Turns {
     pub starting: Mutex<()>,
     /// Held while a checkpoint is written: one at a time, and the task's end comes afterwards.
     pub checkpointing: Mutex<()>,
+    /// Held while a freeze is not complete.
+    pub pausing: Mutex<()>,
     /// Held while limits change: one update after the other.
     pub updating: Mutex<()>,
     /// Held until all killed processes have ended: a process that is moved to where it can die is in no list any

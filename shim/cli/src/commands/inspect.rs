@@ -88,13 +88,14 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
 }
 
 impl Inspection {
-    /// What is known of a task that lives, beside what the kernel says of its limits.
+    /// What is known of a task that lives, beside what the kernel says of its limits and those of its slice.
     pub fn beside_the_kernel(mut self) -> Inspection {
         if self.pid.is_none() {
             return self;
         }
         // Who cannot ask the kernel is shown what is recorded.
         if let Ok(cgroups) = spawn::systemd().and_then(Cgroups::of_host) {
+            self.enforcement = self.enforcement.map(|recorded| cgroups.enforcement(&recorded));
             self.differing_limits = self.differences(&cgroups).unwrap_or_default();
         }
         self

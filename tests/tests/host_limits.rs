@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bowline_tests::Host;
 use bowline_tests::harness::host_units::{Units, assert_unlimited, cpu_in_kernel, memory_in_kernel, memory_property};
-use bowline_tests::harness::{assert_forgotten, assert_shows, has_systemd, process_exists, systemctl};
+use bowline_tests::harness::{Installed, assert_forgotten, assert_shows, has_systemd, process_exists, systemctl};
 use serde_json::{Value, json};
 
 #[test]
@@ -147,6 +147,48 @@ fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
     assert_eq!(shown[1]["note"], "is in system.slice, should be in user.slice");
     units.reset().assert_says(&format!("reset {good}: memory unlimited"));
     assert_eq!(memory_in_kernel(&good), None);
+    units.end(&[]);
+}
+
+#[test]
+fn a_file_that_wins_over_a_limit_at_the_next_reload_is_named() {
+    if !has_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let units = Units::new(&host);
+    let text = "[Service]\nExecStart=/bin/sleep 1000\n";
+    let mut service = Installed::new(format!("{}-won.service", host.prefix()), text);
+    systemctl(&["start", "--", &service.name]);
+    let manifest = json!({"services": [{"name": service.name, "cpu_percent": 25, "memory": "200M"}]});
+    let setting = memory_property("").trim_end_matches('=').to_owned();
+    // Neither what comes before ours, nor what says the same.
+    service.drop_in("10-before.conf", &format!("[Service]\n{setting}=300M\n"));
+    let same = service.drop_in("60-same.conf", "[Service]\nCPUQuota=25%\n");
+    units.limits(&["apply"], &manifest).assert_code(0);
+    let late = service.drop_in("70-late.conf", "[Service]\nCPUQuota=40%\n");
+    let ran = units.limits(&["apply"], &manifest);
+    ran.assert_code(1);
+    let sentence = |limit: &str, file: &str, value: &str| {
+        format!("{}: {limit} does not last: once systemd reads its files again, {file} has {value}", service.name)
+    };
+    assert!(ran.err().contains(&sentence("cpu 25%", &late.display().to_string(), "40%")), "{ran}");
+    assert!(!ran.err().contains("memory 200M does not last"), "{ran}");
+    fs::remove_file(late).expect("it is there");
+    fs::remove_file(same).expect("it is there");
+    units.limits(&["apply"], &manifest).assert_code(0);
+    // A persistent property has a file of the same name as ours, which comes first.
+    systemctl(&["set-property", "--", &service.name, &memory_property("400M")]);
+    let ran = units.limits(&["apply"], &manifest);
+    ran.assert_code(1);
+    let folder = format!("/etc/systemd/system.control/{}.d", service.name);
+    let file = format!("{folder}/50-{setting}.conf");
+    assert!(ran.err().contains(&sentence("memory 200M", &file, "419430400")), "{ran}");
+    // It is in force until then.
+    assert_eq!(memory_in_kernel(&service.name), Some(200 << 20));
+    units.reset().assert_code(0);
+    fs::remove_dir_all(folder).expect("root may");
+    drop(service);
     units.end(&[]);
 }
 

@@ -22,7 +22,7 @@ use bowline_spec::host_limits::is_of_older_version;
 pub const CONTROL: &str = "/run/systemd/system.control";
 
 /// Where it stores those of units that have no file of their own.
-const TRANSIENT: &str = "/run/systemd/transient";
+pub const TRANSIENT: &str = "/run/systemd/transient";
 
 /// Where drop-ins are that somebody else than a package has made.
 const ADMINISTRATORS: [&str; 2] = ["/etc/systemd/system", "/run/systemd/system"];

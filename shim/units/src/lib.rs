@@ -11,6 +11,7 @@
 
 pub mod drop_ins;
 mod host;
+pub mod overrides;
 mod systemd;
 
 use bowline_executor::systemd::{Property, Request};

@@ -11,6 +11,7 @@ use bowline_spec::unit::{folder, slice_path};
 
 use super::bus::{Bus, Reset, in_force};
 use super::found::{Found, elsewhere, found};
+use super::lasting::report_overridden;
 use bowline_client::spawn;
 use bowline_units::drop_ins;
 
@@ -65,7 +66,9 @@ pub async fn apply(state: &StateDir, bus: &mut Bus, mut manifest: Manifest) -> R
     }
     let services = limit_services(bus, services, &before).await?;
     kept.retain(|name, _| services.iter().any(|service| service.name == *name));
-    put(&held, bus, &Applied { manifest: Manifest { services, ..manifest }, made, kept })
+    let applied = Applied { manifest: Manifest { services, ..manifest }, made, kept };
+    report_overridden(bus, &applied);
+    put(&held, bus, &applied)
 }
 
 /// Lifts all limits that were applied after `error`. Returns it, with a hint on the result.

@@ -52,6 +52,12 @@ impl Bus {
         complain(&format!("skipped {what}"), None);
     }
 
+    /// Reports that a limit will not last; all is done that can be.
+    pub fn warn(&mut self, what: &str) {
+        self.skipped = true;
+        complain(what, None);
+    }
+
     /// The exit code of the command.
     pub fn code(&self) -> u8 {
         if self.skipped { PARTLY } else { 0 }

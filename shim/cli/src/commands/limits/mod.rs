@@ -10,6 +10,7 @@
 mod apply;
 mod bus;
 mod found;
+mod lasting;
 mod show;
 mod track;
 

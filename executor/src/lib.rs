@@ -153,6 +153,7 @@ pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::{compile_filter, configure, limits_of};
 pub use idmap::Idmap;
 pub use inheritance::{InheritedLimits, leave_behind};
+pub use inside_root::{Symlinks, open as open_inside};
 pub use io::{
     Attachment, CallersPipe, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize, until_read,
 };

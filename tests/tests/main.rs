@@ -146,6 +146,7 @@ mod metrics_unit;
 mod mounts;
 mod namespaces;
 mod nomad_exec;
+mod nomad_folder;
 mod nomad_output;
 mod nomad_plugin;
 mod nomad_recover;

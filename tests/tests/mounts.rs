@@ -193,11 +193,28 @@ fn later_mounts_lie_upon_earlier_ones() {
 }
 
 #[test]
-fn the_host_view_takes_no_new_mount_point_below_usr() {
+fn a_mount_point_that_the_host_view_lacks_is_made_in_a_view_of_the_folder() {
+    let host = Host::new();
+    let file = host.file("conf", "content\n");
+    let script = "cat /usr/no-such-folder/conf; ls /usr | grep -cx bin; touch /usr/x 2>&1 | grep -o Read-only; \
+                  touch /usr/bin/x 2>&1 | grep -o Read-only";
+    let volume = format!("--volume={}:/usr/no-such-folder/conf", file.display());
+    host.task(script).flag(volume).run().assert_says("content\n1\nRead-only\nRead-only");
+    assert!(!Path::new("/usr/no-such-folder").exists());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_folder_that_is_mounted_read_only_takes_no_new_mount_point() {
     let host = Host::new();
     let file = host.file("conf", "");
-    let task = || host.task("true").flag(format!("--volume={}:/usr/no-such-folder/conf", file.display()));
-    task().assert_refused(125, &["cannot create /usr/no-such-folder/conf in the root filesystem"]);
+    let folder = host.work().join("folder");
+    fs::create_dir(&folder).expect("ours");
+    let task = || {
+        let task = host.task("true").flag(format!("--volume={}:/data:ro", folder.display()));
+        task.flag(format!("--volume={}:/data/conf", file.display()))
+    };
+    task().assert_refused(125, &["cannot create /data/conf in the root filesystem"]);
     let said = task().run().err();
     assert!(said.contains("hint: mount over something that exists"), "{said}");
     host.assert_nothing_left();

@@ -46,6 +46,17 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
     }
 }
 
+/// The folder that lacks the first missing part of `path`; `None` where the path exists.
+///
+/// # Errors
+/// `BadSpec` when the path goes through a loop of symlinks.
+pub fn lacking(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>> {
+    let mut walk = Walk::new(root, path)?;
+    let missing = walk.advance()?;
+    let folder = || walk.here().try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd");
+    missing.map(|_| folder()).transpose()
+}
+
 /// Refuses images whose symlinks lead the folders that every runtime writes to out to the host.
 ///
 /// `/dev`, `/proc` and `/sys` are mounted on and filled, so they must not be symlinks at all; `/etc` is read, so it
@@ -110,28 +121,42 @@ impl<'a> Walk<'a> {
     }
 
     fn finish(mut self, make: Make) -> Result<OwnedFd> {
+        while let Some((part, by)) = self.advance()? {
+            if by == By::Kernel || make == Make::Nothing {
+                return Err(self.missing(by));
+            }
+            let made = self.make(&part, self.ahead.is_empty() && make == Make::File)?;
+            self.enter(made)?;
+        }
+        match self.stack.pop() {
+            Some(fd) => Ok(fd),
+            None => self.root.try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd"),
+        }
+    }
+
+    /// Goes on until a part is missing, and returns that.
+    fn advance(&mut self) -> Result<Option<(OsString, By)>> {
         while let Some((part, by)) = self.ahead.pop_front() {
             if part == ".." {
                 self.stack.pop();
                 continue;
             }
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let next = match fs::openat(self.here(), &part, flags, Mode::empty()) {
-                Ok(fd) => fd,
-                Err(Errno::NOENT) if by == By::Kernel || make == Make::Nothing => return Err(self.missing(by)),
-                Err(Errno::NOENT) => self.make(&part, self.ahead.is_empty() && make == Make::File)?,
+            match fs::openat(self.here(), &part, flags, Mode::empty()) {
+                Ok(fd) => self.enter(fd)?,
+                Err(Errno::NOENT) => return Ok(Some((part, by))),
                 Err(errno) => return Err(refused(self.path, errno)),
-            };
-            if matches!(file_type(&next), Ok(FileType::Symlink)) {
-                self.follow(&next)?;
-            } else {
-                self.stack.push(next);
             }
         }
-        match self.stack.pop() {
-            Some(fd) => Ok(fd),
-            None => self.root.try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd"),
+        Ok(None)
+    }
+
+    fn enter(&mut self, next: OwnedFd) -> Result<()> {
+        if matches!(file_type(&next), Ok(FileType::Symlink)) {
+            return self.follow(&next);
         }
+        self.stack.push(next);
+        Ok(())
     }
 
     fn follow(&mut self, link: &OwnedFd) -> Result<()> {
@@ -159,7 +184,7 @@ impl<'a> Walk<'a> {
         let what = || format!("cannot create {} in the root filesystem", self.path.display());
         made.doing(Kind::BadSpec, what).map_err(|error| match made {
             Err(Errno::ROFS) => error.hint(
-                "mount over something that exists, or below a folder of your own such as /work, or give a root with --rootfs",
+                "mount over something that exists, below a folder of your own such as /work, or in a root of your own",
             ),
             Ok(()) | Err(_) => error,
         })?;

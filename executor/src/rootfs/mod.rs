@@ -25,6 +25,7 @@ mod options;
 mod owners;
 mod propagation;
 mod remount;
+mod room;
 mod seal;
 mod secret_files;
 mod sources;
@@ -170,7 +171,7 @@ struct Filling<'a> {
     spec: &'a Spec,
     in_user_namespace: bool,
     made: Option<Made>,
-    /// The tmpfs, and the root, that become read-only in the end: until then, places for devices and later mounts are
+    /// The tmpfs, views of the host's folders among them, and the root that become read-only in the end: until then, places for devices and later mounts are
     /// made in them.
     read_only: Vec<OwnedFd>,
 }
@@ -205,10 +206,16 @@ impl Filling<'_> {
         }
     }
 
-    fn attach(&self, mount: &Mount, tree: &OwnedFd) -> Result<()> {
+    fn attach(&mut self, mount: &Mount, tree: &OwnedFd) -> Result<()> {
         let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;
-        let target = inside::open(self.root, mount.destination(), if folder { Make::Folder } else { Make::File })?;
+        let target = self.place(mount, if folder { Make::Folder } else { Make::File })?;
         self.put(mount, tree, &target)
+    }
+
+    /// Where `mount` goes; what is missing is made.
+    fn place(&mut self, mount: &Mount, make: Make) -> Result<OwnedFd> {
+        self.read_only.extend(room::make(&self.sources.trees, self.root, self.spec, mount)?);
+        inside::open(self.root, mount.destination(), make)
     }
 
     fn put(&self, mount: &Mount, tree: &OwnedFd, target: &OwnedFd) -> Result<()> {
@@ -230,7 +237,7 @@ impl Filling<'_> {
         let tree = new_filesystem(self, mount, options, &data)?;
         let target = match covered {
             Some(covered) => covered,
-            None => inside::open(self.root, mount.destination(), Make::Folder)?,
+            None => self.place(mount, Make::Folder)?,
         };
         if options.copy_up {
             copy_up::copy(target.as_fd(), tree.as_fd())

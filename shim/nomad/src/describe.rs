@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 use self::names::{Offsets, name_of};
 use crate::node::{self, Limits};
 use crate::options::TASK;
+use crate::own_folder::Brought;
 use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use crate::proto::driver::{DnsConfig, Mount, NetworkIsolationSpec, Resources, TaskConfig};
 use crate::schema::{self, place, set};
@@ -50,6 +51,28 @@ pub struct Described {
 }
 
 impl Described {
+    /// Shows the task what its job has put into its folder, before all other mounts. Where the job mounts something else,
+    /// that is what it sees; but the driver's own files give way.
+    pub fn bring(&mut self, brought: Vec<Brought>) {
+        let own = |mount: &bowline_spec::Mount| self.files.iter().any(|(path, _)| mount.source.as_ref() == Some(path));
+        let by_the_job = self.description.mounts.iter().filter(|mount| !own(mount));
+        let covers = |mount: &bowline_spec::Mount, inside: &Path| inside.starts_with(&mount.destination);
+        let mut brought = brought;
+        brought.retain(|one| !by_the_job.clone().any(|mount| covers(mount, &one.inside)));
+        let gives_way =
+            |mount: &bowline_spec::Mount| own(mount) && brought.iter().any(|one| one.inside == mount.destination);
+        let (gone, kept): (Vec<_>, Vec<_>) = self.description.mounts.iter().cloned().partition(gives_way);
+        let shown = |one: &Brought| bowline_spec::Mount {
+            source: Some(one.source.clone()),
+            destination: one.inside.clone(),
+            ..bowline_spec::Mount::default()
+        };
+        self.offsets.brought = brought.len();
+        self.offsets.mounts = self.offsets.mounts + brought.len() - gone.len();
+        self.description.mounts = brought.iter().map(shown).chain(kept).collect();
+        self.files.retain(|(path, _)| !gone.iter().any(|mount| mount.source.as_ref() == Some(path)));
+    }
+
     /// `error` of the launch, with the name that a job has for the field that its message begins with, if it does.
     pub fn named(&self, error: Error) -> Error {
         let Some((field, rest)) = error.message().split_once(": ") else { return error };
@@ -75,7 +98,7 @@ pub fn describe(task: &TaskConfig, around: Around<'_>) -> Result<Described> {
     let folder = TaskFolder::of(task)?;
     let mut whole = Map::new();
     let files = folder.place(task, &options, &mut whole);
-    let offsets = Offsets { mounts: length(&whole, "mounts"), devices: task.devices.len() };
+    let offsets = Offsets { brought: 0, mounts: length(&whole, "mounts"), devices: task.devices.len() };
     place_devices(task, &mut whole);
     let hard = options.get("cpu_hard_limit") == Some(&Value::Bool(true));
     place_defaults(task, around, &mut whole);
@@ -126,10 +149,11 @@ impl TaskFolder {
         let hosts = network.and_then(hosts).map(|text| ("hosts", text));
         let asked = options.get("mount").and_then(Value::as_array).into_iter().flatten();
         let asked = asked.filter_map(|mount| mount.get("target")?.as_str());
-        let taken: Vec<_> = asked.chain(task.mounts.iter().map(|mount| &*mount.task_path)).map(Path::new).collect();
+        let volumes = task.mounts.iter().map(|mount| from_root(&mount.task_path));
+        let taken: Vec<_> = asked.map(PathBuf::from).chain(volumes).collect();
         for (name, text) in resolver.into_iter().chain(hosts) {
             let (path, inside) = (self.path.join(name), Path::new("/etc").join(name));
-            if taken.contains(&&*inside) {
+            if taken.contains(&inside) {
                 continue;
             }
             mounts.push(json!({"source": path, "destination": inside, "read_only": true}));
@@ -139,6 +163,11 @@ impl TaskFolder {
         whole.insert("mounts".to_owned(), mounts.into());
         files
     }
+}
+
+/// The place of a volume: Nomad takes a relative one from the root. One that climbs, the description refuses.
+fn from_root(place: &str) -> PathBuf {
+    if place.is_empty() { PathBuf::new() } else { Path::new("/").join(place) }
 }
 
 fn volume(mount: &Mount) -> Value {
@@ -151,7 +180,7 @@ fn volume(mount: &Mount) -> Value {
     };
     json!({
         "source": mount.host_path,
-        "destination": mount.task_path,
+        "destination": from_root(&mount.task_path),
         "read_only": mount.readonly,
         "propagation": propagation,
     })

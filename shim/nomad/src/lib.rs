@@ -19,6 +19,7 @@ mod handshake;
 mod log;
 mod node;
 mod options;
+mod own_folder;
 mod plugin;
 mod proto;
 mod recovery;

@@ -12,6 +12,7 @@ use bowline_spec::Task as Description;
 use jiff::Timestamp;
 
 use crate::describe::{Around, Described, describe};
+use crate::own_folder::OwnFolder;
 use crate::proto::driver::{TaskConfig, TaskHandle};
 use crate::recovery;
 use crate::settings::Settings;
@@ -29,6 +30,12 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     let nonce = made_up("start")?;
     let around = Around { settings, cgroup_v2: is_cgroup_v2(), nonce: &nonce };
     let mut described = describe(&config, around).map_err(step)?;
+    if let Some(folder) = OwnFolder::open(&config).map_err(step)? {
+        described.bring(folder.brought(described.description.rootfs.as_deref()).map_err(step)?);
+        if let Some(program) = folder.program(&described.description.command, &config.mounts).map_err(step)? {
+            described.description.command = program.to_string_lossy().into_owned();
+        }
+    }
     if !settings.allow_host_paths {
         resolve_own(&mut described.description, &config).map_err(step)?;
     }

@@ -169,14 +169,16 @@ fn nobodys() -> LinuxIdMapping {
     mapping.expect("every required field is set")
 }
 
+/// Whether `mount` is a part of the host view.
+pub fn shows_host(mount: &OciMount) -> bool {
+    let at = mount.destination();
+    mount.source().as_ref() == Some(at) && HOST_VIEW.iter().any(|path| at == Path::new(path))
+}
+
 /// Whether `mount` is a part of the host view whose owners are hidden.
 pub fn hides_owners(mount: &OciMount) -> bool {
     let ours = |mappings: &Option<Vec<LinuxIdMapping>>| mappings.as_deref() == Some(&[nobodys()]);
-    let (uids, gids, at) = (mount.uid_mappings(), mount.gid_mappings(), mount.destination());
-    ours(uids)
-        && ours(gids)
-        && mount.source().as_ref() == Some(at)
-        && HOST_VIEW.iter().any(|path| at == Path::new(path))
+    ours(mount.uid_mappings()) && ours(mount.gid_mappings()) && shows_host(mount)
 }
 
 fn requested(asked: &Mount) -> OciMount {

@@ -6,6 +6,8 @@ use crate::schema::option_of;
 /// How many mounts and devices come before those of the job's `config`.
 #[derive(Debug, Clone, Copy)]
 pub struct Offsets {
+    /// Those of what is in the task's folder, which come first.
+    pub brought: usize,
     pub mounts: usize,
     pub devices: usize,
 }
@@ -25,6 +27,9 @@ pub fn name_of(field: &str, offsets: Offsets) -> String {
         ("mounts", "volume_mount"),
         ("devices", "device"),
     ];
+    if field.starts_with("mounts[") && shifted(field, "mounts", offsets.brought).is_none() {
+        return "template".to_owned();
+    }
     let ours = shifted(field, "mounts", offsets.mounts).or_else(|| shifted(field, "devices", offsets.devices));
     let is_jobs =
         |prefix: &str| field.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));

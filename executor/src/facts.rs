@@ -174,13 +174,16 @@ pub struct TaskFacts {
     /// How often its own limit was hit when the last kill was reported; kept where the counters may
     /// go before its end is known.
     pub limit_met: Option<u64>,
+    /// The OOM kills that its own slice has counted and its cgroup has not: those of an earlier task.
+    #[serde(default)]
+    pub kills_before: Option<u64>,
     /// When to count OOM kills again.
     pub oom_looks: VecDeque<Moment>,
     /// How the task's program has ended, once init was reaped or keeps nothing but output.
     pub end: Option<End>,
     /// Why its init was not known to a new shim.
     pub init_lost: Option<String>,
-    /// The counters of its cgroup at that time, where systemd may remove the cgroup.
+    /// The counters of its cgroup at that time, or when memory ran out last, where systemd may remove the cgroup.
     pub counted: Option<Last>,
     /// Processes that were killed after init's end.
     pub rest_killed: u64,
@@ -281,6 +284,7 @@ impl TaskFacts {
             events: 0,
             oom_kills: 0,
             limit_met: None,
+            kills_before: None,
             oom_looks: VecDeque::new(),
             end: None,
             init_lost: None,

@@ -264,6 +264,19 @@ pub struct Last {
 }
 
 impl Last {
+    /// The figures of memory alone, of a reading while it runs out: the others still grow.
+    pub fn of_memory(self) -> Last {
+        Last {
+            memory_peak_bytes: self.memory_peak_bytes,
+            memory_limit_bytes: self.memory_limit_bytes,
+            memory_limit_hits: self.memory_limit_hits,
+            memory_high_hits: self.memory_high_hits,
+            own_limit_met: self.own_limit_met,
+            pids_limit: self.pids_limit,
+            ..Last::default()
+        }
+    }
+
     /// Fills the gaps of this reading with an earlier one.
     pub fn or(self, earlier: Last) -> Last {
         Last {

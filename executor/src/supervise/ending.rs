@@ -57,8 +57,13 @@ impl Task {
         // checkpoint.
         drop(self.turns.checkpointing.lock().await);
         // systemd removes an empty scope, and with it the counts of its cgroup.
-        let counted = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
-        self.facts.change(|facts| facts.counted = counted);
+        if let Some(mut counted) = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup)) {
+            counted.oom_kills = counted.oom_kills.or_else(|| self.kills_by_slice(&supervisor.layout));
+            self.facts.change(|facts| {
+                let earlier = facts.counted.take().unwrap_or_default();
+                facts.counted = Some(counted.or(earlier));
+            });
+        }
         self.comes_to(supervisor, Trigger::Exited);
         self.handles.borrow_mut().init.take();
     }
@@ -215,6 +220,14 @@ impl Task {
         })
     }
 
+    /// Whether init got a SIGKILL that the shim has not sent.
+    fn is_killed_by_others(&self) -> bool {
+        self.facts.look(|facts| {
+            let killed = facts.end.is_some_and(|end| end.ended == Ended::Signaled(libc::SIGKILL));
+            killed && !facts.sent.contains(&libc::SIGKILL)
+        })
+    }
+
     fn report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> ExitReport {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
@@ -223,6 +236,10 @@ impl Task {
         let (told, limit_met) = self.facts.look(|facts| (facts.oom_kills, facts.limit_met));
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);
+        // A cgroup that had run out of memory has gone before its kill was counted.
+        if last.oom_kills.is_none() && last.own_limit_met > Some(0) && self.is_killed_by_others() {
+            last.oom_kills = Some(1);
+        }
         supervisor.tell_oom(self, last.oom_kills);
         let output_tail = String::from_utf8_lossy(&self.handles.borrow().tail.borrow().to_vec()).into_owned();
         let output_dropped_bytes = self.output_dropped();

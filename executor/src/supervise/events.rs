@@ -6,8 +6,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_cgroup::OomWatch;
+use bowline_cgroup::{Layout, OomWatch};
 use bowline_spec::WatchAction;
+use bowline_spec::unit::slice_path;
 use jiff::Timestamp;
 
 use super::supervisor::Supervisor;
@@ -168,6 +169,9 @@ impl Supervisor {
     /// counts its kills. For others it begins when the shim settles.
     pub(super) fn watch_oom_of_unit(self: &Rc<Self>, task: &Rc<Task>) {
         if task.facts.look(|facts| facts.record.unit.is_some()) {
+            let own = task.with_cgroup(|cgroup| self.layout.oom_kills_now(cgroup)).ok().flatten();
+            let all = task.kills_in_slice(&self.layout);
+            task.facts.note(|facts| facts.kills_before = all.zip(own).map(|(all, own)| all.saturating_sub(own)));
             self.watch_oom(task);
         }
     }
@@ -201,6 +205,12 @@ impl Supervisor {
     /// Reports new kills and performs the action of the task's watch, unless init was killed. Returns whether there
     /// were any kills.
     fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
+        if let Some(now) = task.with_unit(|cgroup| stats::last(&self.layout, cgroup)) {
+            task.facts.note(|facts| {
+                let earlier = facts.counted.take().unwrap_or_default();
+                facts.counted = Some(now.of_memory().or(earlier));
+            });
+        }
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
             let kills = task.facts.look(|facts| facts.oom_kills);
@@ -214,6 +224,22 @@ impl Task {
     /// The action that the task's watch asks for when processes were killed for lack of memory.
     fn oom_action(&self) -> Option<WatchAction> {
         self.facts.look(|facts| facts.record.task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action))
+    }
+
+    /// The OOM kills in the slice that was made for the task's sandbox: it outlives the scopes in it, and counts what
+    /// they had. `None` for a slice of others, and of a sandbox with several members.
+    fn kills_in_slice(&self, layout: &Layout) -> Option<u64> {
+        let slice = self.facts.look(|facts| {
+            let unit = facts.record.unit.as_ref().filter(|unit| unit.own_slice && facts.record.sandbox.is_none())?;
+            Some(slice_path(&unit.slice))
+        })?;
+        layout.oom_kills_now(&layout.open(&slice).ok()??)
+    }
+
+    /// The task's OOM kills, where its own cgroup has gone with its counts.
+    pub(super) fn kills_by_slice(&self, layout: &Layout) -> Option<u64> {
+        let before = self.facts.look(|facts| facts.kills_before)?;
+        self.kills_in_slice(layout)?.checked_sub(before)
     }
 
     /// Makes the task's next journal entry, with the next number.

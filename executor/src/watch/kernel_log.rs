@@ -71,15 +71,39 @@ fn kill_of(record: &str, path: &str) -> Option<Kill> {
     // 6,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,…
     let (_, text) = record.split_once(';')?;
     let pairs = text.strip_prefix("oom-kill:")?.lines().next()?;
-    let (before, after) = pairs.split_once(&format!(",task_memcg={path}"))?;
+    let (before, after) = pairs.split_once(&format!(",task_memcg={}", escaped(path)))?;
     let after = match after.strip_prefix('/') {
         Some(below) => below.split_once(",task=")?.1,
         None => after.strip_prefix(",task=")?,
     };
     let (rest, _uid) = after.rsplit_once(",uid=")?;
     let (name, pid) = rest.rsplit_once(",pid=")?;
-    let cgroup = before.split_once(",oom_memcg=").map(|(_, path)| path.to_owned());
+    let cgroup = before.split_once(",oom_memcg=").map(|(_, path)| unescaped(path));
     Some(Kill { cgroup, pid: pid.parse().ok()?, name: name.to_owned() })
+}
+
+/// A path as the log has it: a backslash, which systemd puts into names of slices, is `\x5c`, and so is any byte that
+/// cannot be printed (msg_add_ext_text in printk.c).
+fn escaped(path: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b' '..127 if byte != b'\\' => char::from(byte).to_string(),
+        _ => format!("\\x{byte:02x}"),
+    };
+    path.bytes().map(byte).collect()
+}
+
+/// What [`escaped`] was made of.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((plain, after)) = rest.split_once("\\x") {
+        bytes.extend(plain.bytes());
+        let code = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.extend(code);
+        rest = if code.is_some() { &after[2..] } else { after };
+    }
+    bytes.extend(rest.bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -103,6 +127,15 @@ mod tests {
         }
         let longer = OF_TASK.replace("x/y", "x/yy");
         assert_eq!(kill_of(&longer, "/bowline/x/y"), None);
+    }
+
+    #[test]
+    fn a_slice_whose_name_systemd_has_escaped_is_found() {
+        let path = "/bowline.slice/bowline-a\\x2db.slice/bowline-a-b.scope";
+        assert_eq!(escaped("/a\\x2db/ä"), "/a\\x5cx2db/\\xc3\\xa4");
+        let text = OF_TASK.replace("/bowline/x/y", &escaped(path)).replace("/bowline/x", &escaped("/a\\x2db/ä"));
+        let kill = kill_of(&text, path).expect("a kill");
+        assert_eq!((kill.cgroup.as_deref(), kill.pid), (Some("/a\\x2db/ä"), 31326));
     }
 
     #[test]

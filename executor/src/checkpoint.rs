@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::{mountinfo, read_file};
+use bowline_sys::{mountinfo, read_regular_file};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
@@ -181,7 +181,8 @@ impl Outside {
     pub fn of(images: &Path) -> Result<Outside> {
         let path = images.join(OUTSIDE);
         let what = || format!("{} is no checkpoint of bowline's: cannot read {OUTSIDE}", images.display());
-        serde_json::from_slice(&read_file(&path, LARGEST).doing(Kind::BadSpec, what)?).doing(Kind::BadSpec, what)
+        serde_json::from_slice(&read_regular_file(&path, LARGEST).doing(Kind::BadSpec, what)?)
+            .doing(Kind::BadSpec, what)
     }
 
     /// The fd numbers by which criu gets the streams at a restore, each with its stream.

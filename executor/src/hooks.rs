@@ -231,7 +231,7 @@ impl Poststop {
 pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let path = bundle.join("config.json");
     let what = || format!("cannot read {}", path.display());
-    let text = sys::read_file(&path, LARGEST_CONFIG).doing(Kind::NotFound, what)?;
+    let text = sys::read_regular_file(&path, LARGEST_CONFIG).doing(Kind::NotFound, what)?;
     let (spec, _) = tolerance::spec(&text).doing(Kind::BadSpec, what)?;
     let container = Container { id, bundle, spec: &spec };
     let state = container.state(Point::Poststop, None)?;

@@ -23,6 +23,7 @@ use crate::claimed_uid::ClaimedUid;
 use crate::lsm;
 use crate::rootfs;
 use crate::seccomp::Profile;
+use crate::tolerance::LARGEST_CONFIG;
 
 /// Where systemd-resolved lists the servers that its stub at 127.0.0.53 asks.
 const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
@@ -97,7 +98,9 @@ pub fn compile_filter(task: &Task) -> Result<Option<Vec<u8>>> {
 }
 
 fn read_profile(task: &Task, path: &Path) -> Result<LinuxSeccomp> {
-    let text = fs::read_to_string(path).doing(Kind::BadSpec, || format!("cannot read {}", path.display()));
+    let what = || format!("cannot read {}", path.display());
+    let bytes = sys::read_regular_file(path, LARGEST_CONFIG).doing(Kind::BadSpec, what);
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).doing(Kind::BadSpec, what));
     let text = text.map_err(|error| error.in_field("seccomp"))?;
     Ok(bowline_spec::seccomp::parse_profile(&text, &task.capabilities.allowed(), kernel())?)
 }

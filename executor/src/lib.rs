@@ -141,7 +141,7 @@ pub use bowline_error::{Doing, Error, Kind, Result};
 pub use bowline_sys::all_absent;
 pub use bowline_sys::{
     Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat, read_file,
-    read_up_to, register_fd_for, report_signal,
+    read_regular_file, read_up_to, register_fd_for, report_signal,
 };
 pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;

@@ -357,9 +357,8 @@ pub(crate) fn cgroups_of(layout: &Layout, folder: &Folder, record: &Record) -> (
 
 /// The sentence about a cgroup that is left alone.
 pub(crate) fn left_alone(path: &str, why: &str) -> String {
-    let said = format!("cgroup {path} is left alone: {why}");
-    tracing::warn!("{said}");
-    said
+    tracing::warn!("cgroup {path} is left alone: {why}");
+    format!("cgroup {path} is left alone: {why}; look into it yourself: it is not known to be the task's")
 }
 
 /// The cgroups that the shim of a task or sandbox may be charged to, in a state folder that has this `mark`.

@@ -1,8 +1,12 @@
 //! Descriptions that cannot be meant: an error that names the field, the exit
 //! code 125, and nothing left.
 
+use std::fs;
+use std::path::Path;
+
 use bowline_tests::Host;
 use bowline_tests::harness::binary;
+use rustix::fs::{CWD, FileType, mknodat};
 
 /// `toml`, with a command, is refused for a reason that has all of `parts`.
 #[track_caller]
@@ -293,6 +297,27 @@ fn a_file_that_does_not_exist_is_named() {
     let host = Host::new();
     host.task("true").flag("--file=/no/such/task.toml").assert_refused(125, &["/no/such/task.toml"]);
     host.task("true").flag("--file=/etc").assert_refused(125, &["/etc"]);
+    host.assert_nothing_left();
+}
+
+/// The shim reads it, which must not wait for anybody.
+#[test]
+fn a_seccomp_profile_without_end_or_without_a_writer_is_refused() {
+    let host = Host::new();
+    let fifo = host.work().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+    let large = host.work().join("large");
+    let file = fs::File::create(&large).expect("the test's own");
+    file.set_len(17 << 20).expect("sparse");
+    for (profile, why) in [
+        (Path::new("/dev/zero"), "not a regular file"),
+        (&fifo, "not a regular file"),
+        (&host.work(), "not a regular file"),
+        (&large, "larger than 16384 KiB"),
+    ] {
+        let task = host.described(&format!("command = 'true'\nseccomp = '{}'", profile.display()));
+        task.assert_refused(125, &["seccomp", &profile.display().to_string(), why]);
+    }
     host.assert_nothing_left();
 }
 

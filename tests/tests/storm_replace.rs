@@ -48,7 +48,12 @@ fn sandboxes_that_replace_each_other_leave_one() {
     storm(4, |round| {
         let replace = || host.sandbox().named(sandbox.id()).flag("--replace").spawn();
         let ran = all_end((0..3).map(|_| replace()).collect());
-        ran.iter().for_each(|ran| assert_settled(ran, sandbox.id()));
+        for ran in &ran {
+            assert_settled(ran, sandbox.id());
+            // It is no task, and no shim has died.
+            let wrong = ["no task named", "died"].iter().find(|wrong| ran.err().contains(**wrong));
+            assert_eq!(wrong, None, "round {round}: {ran}");
+        }
         assert!(ran.iter().any(|ran| ran.code == Some(0)), "round {round}: one has made it\n{ran:?}");
         assert_eq!(sandbox.status(), "ready", "round {round}");
     });

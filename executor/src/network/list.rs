@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::network::List;
-use bowline_sys::read_file;
+use bowline_sys::read_regular_file;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -50,7 +50,7 @@ impl ConfigList {
     /// Reads a list, or a single plugin's configuration, from a file.
     fn read(path: &Path) -> Result<ConfigList> {
         let what = || format!("cannot read network list {}", path.display());
-        let text = read_file(path, LARGEST).map_err(|error| {
+        let text = read_regular_file(path, LARGEST).map_err(|error| {
             let kind = if error.kind() == ErrorKind::NotFound { Kind::NotFound } else { Kind::Internal };
             Error::new(kind, format!("{}: {error}", what()))
         })?;
@@ -195,7 +195,7 @@ fn plugins_in(folder: &Path) -> Result<Vec<Value>> {
     }
     paths.sort();
     let read = |path: &std::path::PathBuf| {
-        let text = read_file(path, LARGEST).doing(Kind::Internal, || what(path))?;
+        let text = read_regular_file(path, LARGEST).doing(Kind::Internal, || what(path))?;
         serde_json::from_slice(&text).doing(Kind::BadSpec, || what(path))
     };
     paths.iter().map(read).collect()

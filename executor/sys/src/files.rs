@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// Reads a file of at most `most` bytes.
@@ -10,6 +11,18 @@ use std::path::Path;
 /// As [`read_up_to`], and when the file cannot be opened.
 pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_up_to(File::open(path)?, most)
+}
+
+/// Like [`read_file`], for a process that must not wait: opening a FIFO waits for who writes to it.
+///
+/// # Errors
+/// As [`read_file`]; `InvalidInput` for what is no regular file.
+pub fn read_regular_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    read_up_to(file, most)
 }
 
 /// Reads to the end, at most `most` bytes.
@@ -35,5 +48,9 @@ mod tests {
         assert_eq!(read_up_to(&[7; 2048][..], 2048).expect("it fits").len(), 2048);
         let zero = read_file(Path::new("/dev/zero"), 4096).expect_err("it has no end");
         assert_eq!((zero.kind(), zero.to_string().as_str()), (ErrorKind::FileTooLarge, "it is larger than 4 KiB"));
+        for odd in ["/dev/zero", "/"] {
+            let error = read_regular_file(Path::new(odd), 4096).expect_err(odd);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{odd}");
+        }
     }
 }

@@ -101,10 +101,15 @@ impl Up {
                 Ok(Up { folder, by: By::Us(child), programs: programs.clone(), sandbox: None, binary, shim })
             }
             other => {
+                // One that was told to leave, as somebody removes the task, ends by itself.
+                let has_left = matches!(other, Ok(Presence::Dead)) && child.wait().is_ok_and(|ended| ended.success());
                 // Does no harm: the shim serves no task yet.
                 let _ = child.kill();
-                let died = || Error::new(Kind::Internal, format!("the shim of {id} died as it started"));
-                let error = other.err().unwrap_or_else(died);
+                let error = match other {
+                    _ if has_left || !folder.is_still_there() => removed_meanwhile(id),
+                    Err(error) => error,
+                    Ok(_) => Error::new(Kind::Internal, format!("the shim of {id} died as it started")),
+                };
                 Err(give_up(By::Us(child), &folder, programs, error))
             }
         }
@@ -304,6 +309,12 @@ impl Up {
 fn never_started(id: &str) -> Error {
     Error::new(Kind::Internal, format!("the shim of task {id} died before it had started the task"))
         .hint("nothing is left of the task; try again")
+}
+
+/// The error for what somebody else removes or replaces while its shim starts.
+fn removed_meanwhile(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("{id} was removed while it was being started"))
+        .hint("somebody else removes or replaces it at the same time; look at which one is there, or try again")
 }
 
 /// Returns once nobody holds the folder, or it is removed.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Kind, LARGEST_CONFIG, Result, read_file};
+use bowline_executor::{Doing, Kind, LARGEST_CONFIG, Result, read_regular_file};
 use serde::Deserialize;
 
 use super::address::{self, Bound};
@@ -117,7 +117,7 @@ fn group(invocation: &Invocation) -> Result<String> {
 /// `BadSpec` for a configuration that exists and cannot be read.
 pub fn group_in(bundle: &Path) -> Result<Option<String>> {
     let config = bundle.join("config.json");
-    let text = match read_file(&config, LARGEST_CONFIG) {
+    let text = match read_regular_file(&config, LARGEST_CONFIG) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.doing(Kind::BadSpec, || format!("cannot read {}", config.display()))?,
     };

@@ -82,6 +82,6 @@ async fn remove_this(folder: Folder, id: &TaskId, force: bool) -> Result<bool> {
 /// Reports what a record names that is not known to be the task's, and what its hooks may have left.
 pub fn say_left_alone(alone: &LeftAlone) {
     for left in alone {
-        complain(left, Some("look into it yourself: it is not known to be the task's, or could not be undone"));
+        complain(left, None);
     }
 }

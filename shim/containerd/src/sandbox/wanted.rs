@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::{
-    Doing, Error, Idmap, Kind, LARGEST_CONFIG, PauseNet, PauseProcess, Result, checked_cgroup_path, read_file,
+    Doing, Error, Idmap, Kind, LARGEST_CONFIG, PauseNet, PauseProcess, Result, checked_cgroup_path, read_regular_file,
 };
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
@@ -240,7 +240,7 @@ fn cgroup(path: Option<&str>) -> Result<Option<String>> {
 /// The configuration in a bundle, if there is one.
 fn configuration(bundle: &Path) -> Result<Option<Spec>> {
     let file = bundle.join("config.json");
-    let text = match read_file(&file, LARGEST_CONFIG) {
+    let text = match read_regular_file(&file, LARGEST_CONFIG) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.doing(Kind::BadSpec, || format!("cannot read {}", file.display()))?,
     };

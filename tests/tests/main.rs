@@ -152,6 +152,7 @@ mod nomad_plugin;
 mod nomad_recover;
 mod nomad_refused;
 mod nomad_resources;
+mod nomad_start_again;
 mod nomad_stats;
 mod nomad_task;
 mod nomad_view;

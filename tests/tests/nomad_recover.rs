@@ -38,7 +38,7 @@ fn with_state(task: &Task, state: &str) -> Value {
 
 /// Kills the plugin, and has the agent launch it again.
 #[track_caller]
-fn relaunched<'h>(agent: &Agent<'h>, plugin: Plugin<'h>) -> Plugin<'h> {
+pub fn relaunched<'h>(agent: &Agent<'h>, plugin: Plugin<'h>) -> Plugin<'h> {
     kill(plugin.pid());
     plugin.kill();
     // It had no time for that itself.

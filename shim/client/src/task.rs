@@ -97,8 +97,11 @@ impl Task {
             }
             Presence::Starting => return Ok(plain(Status::Created, None)),
         };
-        shim.check_revision().await?;
-        let told = match shim.state().await {
+        let asked = async {
+            shim.check_revision().await?;
+            shim.state().await
+        };
+        let told = match asked.await {
             Ok(Some(told)) => told,
             Ok(None) if is_held(&self.folder)? => return Ok(plain(Status::Created, None)),
             // It ended as we asked.

@@ -23,7 +23,7 @@ use crate::shutdown::Shutdown;
 use crate::stats::{Readings, timestamp};
 use crate::stream::{Answers, lasting, stream_of};
 use crate::tasks::{Known, Tasks};
-use crate::{NAME, command, error_codes, events, fingerprint, recovery, schema, start, streaming};
+use crate::{NAME, command, earlier, error_codes, events, fingerprint, recovery, schema, start, streaming};
 
 /// The version of Nomad's plugin interface.
 const API: &str = "v0.1.0";
@@ -142,6 +142,7 @@ impl Service for Driver {
                     items.send(Ok(found.clone())).await;
                     told = Some(found);
                 }
+                earlier::remove_forgotten(&driver.tasks, &driver.settings()).await;
             }
         })))
     }

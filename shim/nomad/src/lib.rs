@@ -12,6 +12,7 @@
 mod command;
 mod describe;
 mod driver;
+mod earlier;
 mod error_codes;
 mod events;
 mod fingerprint;

@@ -11,12 +11,15 @@ use bowline_executor::{Doing, Error, Kind, Result, ShimCgroup, is_cgroup_v2, unt
 use bowline_spec::Task as Description;
 use jiff::Timestamp;
 
-use crate::describe::{Around, Described, describe};
+use crate::describe::{Around, Described, NONCE, describe};
 use crate::own_folder::OwnFolder;
 use crate::proto::driver::{TaskConfig, TaskHandle};
-use crate::recovery;
 use crate::settings::Settings;
 use crate::tasks::{Known, Tasks};
+use crate::{earlier, recovery};
+
+/// How often a start is tried that somebody else's of the same id is in the way of.
+const MOST: usize = 5;
 
 /// Starts the task; returns once its command is executed. It is among `tasks` before anything happens to it.
 ///
@@ -24,11 +27,11 @@ use crate::tasks::{Known, Tasks};
 /// `BadSpec` naming the option that is wrong; as `bowline-client`, what of the start has failed. Nothing is left then.
 pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Result<TaskHandle> {
     let step = |error: Error| error.within(format!("cannot start task {}", config.name));
-    if tasks.get(&config.id).is_some() {
+    if tasks.get(&config.id).is_some_and(|known| earlier::is_handed_out(&known)) {
         return Err(step(Error::new(Kind::AlreadyExists, format!("it exists already, as {}", config.id))));
     }
-    let nonce = made_up("start")?;
-    let around = Around { settings, cgroup_v2: is_cgroup_v2(), nonce: &nonce };
+    let made_up = made_up("start")?;
+    let around = Around { settings, cgroup_v2: is_cgroup_v2(), nonce: &made_up };
     let mut described = describe(&config, around).map_err(step)?;
     if let Some(folder) = OwnFolder::open(&config).map_err(step)? {
         described.bring(folder.brought(described.description.rootfs.as_deref()).map_err(step)?);
@@ -39,9 +42,17 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     if !settings.allow_host_paths {
         resolve_own(&mut described.description, &config).map_err(step)?;
     }
+    let nonce = earlier::nonce(&made_up, &described.description).map_err(step)?;
+    described.description.labels.insert(NONCE.to_owned(), nonce.clone());
     let known = Known::new(&config.id, &config.alloc_id, &config.name, settings.client()?, settings.state());
     tasks.add(known.clone());
-    match launch(&known, &described, &nonce, &config).await {
+    // Nomad's logmon may open its FIFOs after it has asked for the task, and leaves where an earlier start's writer does.
+    let outputs = [&described.description.output.stdout, &described.description.output.stderr];
+    let outputs = outputs.into_iter().flatten().map(PathBuf::as_path);
+    let fifos: Vec<&Path> = outputs.filter(|path| is_fifo(path)).collect();
+    let _writers = until_read(fifos).await;
+    earlier::remove_others(&known, tasks).await;
+    match launch_once(&known, &described, &nonce, &config, settings).await {
         Ok((started_at, handle)) => {
             tasks.add(known.since(started_at));
             Ok(handle)
@@ -54,6 +65,29 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     }
 }
 
+/// Takes over what was launched for the same request, by an earlier process of the plugin or by another call, and else
+/// launches what is described.
+async fn launch_once(
+    known: &Known,
+    described: &Described,
+    nonce: &str,
+    config: &TaskConfig,
+    settings: &Settings,
+) -> Result<(Option<Timestamp>, TaskHandle)> {
+    for _ in 1..MOST {
+        let answer = match earlier::found(known, nonce, settings).await? {
+            Some(its) => handle(known, &its, config),
+            None => launch(known, described, nonce, config).await,
+        };
+        match answer {
+            // Somebody was faster, and it may be gone again.
+            Err(error) if error.kind() == Kind::AlreadyExists => {}
+            answer => return answer.inspect(|_| earlier::hand_out(known)),
+        }
+    }
+    launch(known, described, nonce, config).await.inspect(|_| earlier::hand_out(known))
+}
+
 /// Launches what is described. Nothing runs after an error.
 async fn launch(
     known: &Known,
@@ -62,10 +96,6 @@ async fn launch(
     config: &TaskConfig,
 ) -> Result<(Option<Timestamp>, TaskHandle)> {
     write(&described.files)?;
-    // Nomad's logmon may open its FIFOs after it has asked for the task.
-    let outputs = [&config.stdout_path, &config.stderr_path].map(Path::new);
-    let fifos: Vec<&Path> = outputs.into_iter().filter(|path| is_fifo(path)).collect();
-    let _writers = until_read(fifos).await;
     let task = known.client().start(Start::new(described.description.clone()).shim_cgroup(ShimCgroup::Root)).await?;
     match handle(known, nonce, config) {
         Ok(handle) => Ok(handle),

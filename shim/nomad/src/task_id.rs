@@ -22,6 +22,23 @@ pub fn of(nomads: &str) -> TaskId {
     parts.collect::<Vec<_>>().join("-").parse().expect("letters, digits and hyphens, and not too many of them")
 }
 
+/// Whether `id` may be one that [`of`] has made.
+pub fn is_one(id: &str) -> bool {
+    let is_hash = |text: &str| text.len() == 2 * HASH && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    // Without an allocation, it is a name that bowline has made up.
+    split(id).is_some_and(|(task, hash)| is_hash(hash) && task.contains('-'))
+}
+
+/// Whether both are of tasks of the same name in allocations that begin alike.
+pub fn are_of_one_task(one: &str, other: &str) -> bool {
+    let task = |id| split(id).map(|(task, _)| task);
+    task(one).is_some() && task(one) == task(other)
+}
+
+fn split(id: &str) -> Option<(&str, &str)> {
+    id.rsplit_once('-')
+}
+
 /// At most `most` characters of `text` that an id may have, beginning with a letter or digit.
 fn plain(text: &str, most: usize) -> String {
     let plain = text.chars().map(|c| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' });

@@ -25,7 +25,7 @@ pub use base64::{decoded, encoded};
 pub use fifo::Fifo;
 pub use link::{Refusal, Stream};
 pub use plugin::{Exit, Launch, Plugin};
-pub use task::{Build, Task};
+pub use task::{Build, Prepared, Task};
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

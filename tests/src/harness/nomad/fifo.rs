@@ -24,6 +24,13 @@ struct Reader {
     thread: JoinHandle<()>,
 }
 
+impl Reader {
+    fn leave(self) {
+        self.leaves.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic");
+    }
+}
+
 impl Fifo {
     /// Makes one that nobody reads.
     pub(super) fn make(path: PathBuf) -> Fifo {
@@ -34,6 +41,14 @@ impl Fifo {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Reads on where a writer has left, without a moment in which nobody reads.
+    pub(super) fn read_on(&mut self) {
+        if let Some(before) = self.reader.take() {
+            self.read();
+            before.leave();
+        }
     }
 
     /// Begins to read, as a new process of Nomad's does.
@@ -50,9 +65,9 @@ impl Fifo {
 
     /// The reader goes away, whatever there is to read.
     pub fn stop_reading(&mut self) {
-        let Some(reader) = self.reader.take() else { return };
-        reader.leaves.store(true, Ordering::Relaxed);
-        reader.thread.join().expect("it does not panic");
+        if let Some(reader) = self.reader.take() {
+            reader.leave();
+        }
     }
 
     /// What was read so far.

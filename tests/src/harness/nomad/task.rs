@@ -12,7 +12,7 @@ use crate::harness::Host;
 
 use super::allocation::{Allocation, Cgroups};
 use super::fifo::Fifo;
-use super::link::Refusal;
+use super::link::{Refusal, Stream};
 use super::plugin::Plugin;
 use super::text;
 
@@ -137,6 +137,12 @@ impl<'p> Build<'p> {
 
     /// Starts it if it can be.
     pub fn try_start(self) -> Result<Task, Refusal> {
+        let plugin = self.plugin;
+        self.prepared()?.start(plugin)
+    }
+
+    /// What Nomad makes for it, without a start.
+    pub fn prepared(self) -> Result<Prepared, Refusal> {
         let packed = match &self.packed {
             Some(packed) => packed.clone(),
             None => self.plugin.encoded("task", &self.config)?,
@@ -157,24 +163,56 @@ impl<'p> Build<'p> {
             fifo
         };
         let (out, err) = (fifo("stdout"), fifo("stderr"));
-        let started = self.plugin.driver("StartTask", json!({"task": message}));
+        Ok(Prepared { message, allocation: self.allocation, out, err, cgroups })
+    }
+}
+
+/// A task that Nomad has made everything for.
+pub struct Prepared {
+    message: Value,
+    allocation: Rc<Allocation>,
+    out: Fifo,
+    err: Fifo,
+    cgroups: Cgroups,
+}
+
+impl Prepared {
+    pub fn allocation(&self) -> Rc<Allocation> {
+        self.allocation.clone()
+    }
+
+    /// Begins to start it, without waiting for the answer.
+    pub fn begin(&self, plugin: &Plugin<'_>) -> Stream {
+        plugin.driver_stream("StartTask", json!({"task": self.message}))
+    }
+
+    /// Starts it by this plugin, if it can be.
+    pub fn start(self, plugin: &Plugin<'_>) -> Result<Task, Refusal> {
+        let Prepared { message, allocation, mut out, mut err, cgroups } = self;
+        // An earlier start may have had them, and left.
+        [&mut out, &mut err].into_iter().for_each(Fifo::read_on);
+        let started = plugin.driver("StartTask", json!({"task": message}));
         let answer = started.inspect_err(|_| cgroups.remove())?;
         assert_eq!(answer["result"], "SUCCESS", "{answer}");
         let handle = answer["handle"].clone();
         let (out, err) = (RefCell::new(out), RefCell::new(err));
-        Ok(Task { message, answer, handle, allocation: self.allocation, out, err, cgroups })
+        Ok(Task { message, answer, handle, allocation, out, err, cgroups })
     }
 }
 
 /// How many tasks there were: Nomad gives each start an id of its own.
 static STARTED: AtomicU32 = AtomicU32::new(0x5eed);
 
+fn new_id(allocation: &str, task: &str) -> String {
+    format!("{allocation}/{task}/{:08x}", STARTED.fetch_add(1, Ordering::Relaxed))
+}
+
 /// What Nomad says of every task.
 fn message(host: &Host, allocation: &Allocation, name: &str) -> Value {
     let (id, dir) = (allocation.id(), text(allocation.dir()));
     let logs = format!("{dir}/alloc/logs/.{name}");
     json!({
-        "id": format!("{id}/{name}/{:08x}", STARTED.fetch_add(1, Ordering::Relaxed)),
+        "id": new_id(id, name),
         "name": name,
         "alloc_id": id,
         "alloc_dir": dir,
@@ -209,6 +247,26 @@ pub struct Task {
 }
 
 impl Task {
+    /// Starts the same id by another process of the plugin, as the agent does where it had no answer.
+    #[track_caller]
+    pub fn start_again(self, plugin: &Plugin<'_>) -> Task {
+        self.prepared().start(plugin).unwrap_or_else(|refusal| panic!("StartTask: {refusal}"))
+    }
+
+    /// Starts it under another id, as an agent does that has lost the one that it was starting.
+    #[track_caller]
+    pub fn start_anew(self, plugin: &Plugin<'_>) -> Task {
+        let mut prepared = self.prepared();
+        let (allocation, name) = (prepared.allocation.id(), prepared.message["name"].as_str().expect("it has one"));
+        prepared.message["id"] = json!(new_id(allocation, name));
+        prepared.start(plugin).unwrap_or_else(|refusal| panic!("StartTask: {refusal}"))
+    }
+
+    fn prepared(self) -> Prepared {
+        let Task { message, allocation, out, err, cgroups, .. } = self;
+        Prepared { message, allocation, out: out.into_inner(), err: err.into_inner(), cgroups }
+    }
+
     pub fn id(&self) -> &str {
         self.message["id"].as_str().expect("it has one")
     }

@@ -138,6 +138,23 @@ fn output_may_go_nowhere() {
 }
 
 #[test]
+fn an_agent_may_have_no_log_collected() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch_with(json!({"disable_log_collection": true}));
+    let told = plugin.driver("Capabilities", json!({})).expect("it tells");
+    assert_eq!(told["capabilities"]["disable_log_collection"], true, "{told}");
+    // Nomad names FIFOs all the same, and makes none.
+    let missing = json!(host.work().join("none/fifo"));
+    let build = plugin.task("echo out; echo err >&2; exit 6").unread();
+    let task = build.field("stdout_path", missing.clone()).field("stderr_path", missing).start();
+    plugin.wait(&task).assert_code(6);
+    plugin.destroy(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_path_for_output_that_is_not_there_is_refused() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };

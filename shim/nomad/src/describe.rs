@@ -228,7 +228,8 @@ fn place_defaults(task: &TaskConfig, around: Around<'_>, whole: &mut Map<String,
     set(whole, "stop.signal", "SIGINT".into());
     set(whole, "log.format", "none".into());
     for (stream, path) in [("output.stdout", &task.stdout_path), ("output.stderr", &task.stderr_path)] {
-        if !path.is_empty() && path != "/dev/null" {
+        // Nomad names its FIFOs even where it makes none.
+        if !settings.disable_log_collection && !path.is_empty() && path != "/dev/null" {
             set(whole, stream, path.clone().into());
         }
     }

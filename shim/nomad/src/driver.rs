@@ -124,7 +124,7 @@ impl Service for Driver {
             network_isolation_modes: [NetworkIsolationMode::Host, NetworkIsolationMode::Group].map(i32::from).into(),
             must_create_network: false,
             mount_configs: MountConfigs::AnyMounts.into(),
-            disable_log_collection: false,
+            disable_log_collection: self.settings().disable_log_collection,
             dynamic_workload_users: false,
         };
         Ok(Response::new(CapabilitiesResponse { capabilities: Some(capabilities) }))

@@ -247,27 +247,37 @@ impl Overhead {
             tracing::error!(%error, "the overhead cgroup stays behind");
             return Vec::new();
         }
-        let moved = self.let_go(layout).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "helpers are left where they were charged");
-            Vec::new()
-        });
+        let path = self.own_path();
+        let helpers = layout.open(&path).map(|found| found.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default());
+        let mut moved = let_go(layout, helpers).await;
         match entered {
-            Entered::Cgroup(cgroup) => remove_cgroup(layout, &self.systemd, cgroup).await,
+            Entered::Cgroup(mut cgroup) => {
+                if layout.remove(&mut cgroup).is_err() {
+                    // A helper may have been moved out of the hierarchy by which it is found.
+                    moved.extend(let_go(layout, Ok(layout.processes_at(&path))).await);
+                    remove_cgroup(layout, &self.systemd, cgroup).await;
+                }
+            }
             Entered::Unit(unit) => units::stop(&self.systemd, &unit).await,
         }
         moved
     }
+}
 
-    /// Moves helpers that still live in the shim's own cgroup to the root. Returns those that were moved.
-    async fn let_go(&self, layout: &Layout) -> Result<Vec<i32>> {
-        let mut helpers = layout.processes_at(&self.own_path());
-        if helpers.is_empty() {
-            return Ok(helpers);
+/// Moves helpers that still live in the shim's own cgroup to the root. Returns those that were moved.
+async fn let_go(layout: &Layout, helpers: Result<Vec<i32>>) -> Vec<i32> {
+    let moved = async {
+        let mut helpers = helpers?;
+        if !helpers.is_empty() {
+            let gone = worker::run("helpers", || layout.place("/", &helpers)).await?;
+            helpers.retain(|pid| !gone.contains(pid));
         }
-        let gone = worker::run("helpers", || layout.place("/", &helpers)).await?;
-        helpers.retain(|pid| !gone.contains(pid));
         Ok(helpers)
-    }
+    };
+    moved.await.unwrap_or_else(|error: Error| {
+        tracing::error!(%error, "helpers are left where they were charged");
+        Vec::new()
+    })
 }
 
 /// Moves the shim to `path` in the hierarchies that charge it: the unified hierarchy of a hybrid host has no

@@ -176,7 +176,10 @@ fn a_record_that_was_edited_ends_nobody_else() {
             assert!(!listed.contains(&theirs), "{listed}");
             let ran = host.bowline(["rm", "-f", task.id()]);
             ran.assert_code(0);
-            assert!(ran.err().contains("left alone") && ran.err().contains("look into it yourself"), "{field} {path}: {ran}");
+            assert!(
+                ran.err().contains("left alone") && ran.err().contains("look into it yourself"),
+                "{field} {path}: {ran}"
+            );
             assert!(!task.file("task.json").exists(), "the folder goes");
             clean_up(&host, &task);
         }

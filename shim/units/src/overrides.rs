@@ -89,11 +89,10 @@ fn names(unit: &str) -> Vec<String> {
 
 /// The last value of `setting` in a file.
 fn value_of(text: &str, setting: &str) -> Option<String> {
-    let values = text.lines().filter_map(|line| {
+    text.lines().rev().find_map(|line| {
         let (key, value) = line.trim().split_once('=')?;
         (key.trim_end() == setting).then(|| value.trim().to_owned())
-    });
-    values.last()
+    })
 }
 
 #[cfg(test)]

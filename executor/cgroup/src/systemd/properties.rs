@@ -137,12 +137,12 @@ pub fn oom_policy(limits: &[Limit]) -> Option<Property> {
 
 /// Whether the kernel is to kill all processes together; `None` if nothing of `limits` says so.
 fn kills_group(limits: &[Limit]) -> Option<bool> {
-    let values = limits.iter().filter_map(|limit| match limit {
+    let last = limits.iter().rev().find_map(|limit| match limit {
         Limit::Raw { file, value } if file == OOM_GROUP => Some(value.trim()),
         _ => None,
     });
     // Anything else the kernel refuses.
-    values.last().and_then(|value| ["0", "1"].iter().position(|known| *known == value)).map(|at| at == 1)
+    last.and_then(|value| ["0", "1"].iter().position(|known| *known == value)).map(|at| at == 1)
 }
 
 impl Property {

@@ -20,6 +20,7 @@ use rustix::param::page_size;
 
 use crate::accounts::{self, Wanted};
 use crate::claimed_uid::ClaimedUid;
+pub use crate::huge_pages::sizes as hugepage_sizes;
 use crate::lsm;
 use crate::rootfs;
 use crate::seccomp::Profile;
@@ -271,22 +272,6 @@ fn online(path: &str) -> BTreeSet<u32> {
     });
     let all: BTreeSet<u32> = ranges.flatten().collect();
     if all.is_empty() { BTreeSet::from([0]) } else { all }
-}
-
-/// The sizes of `/sys/kernel/mm/hugepages`, as cgroup files write them: `2MB`.
-pub fn hugepage_sizes() -> BTreeSet<String> {
-    let entries = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten();
-    let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
-    names
-        .filter_map(|name| {
-            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            Some(match kib {
-                _ if kib.is_multiple_of(1 << 20) => format!("{}GB", kib >> 20),
-                _ if kib.is_multiple_of(1 << 10) => format!("{}MB", kib >> 10),
-                _ => format!("{kib}KB"),
-            })
-        })
-        .collect()
 }
 
 /// How the kubelet's rule spares and slows down memory on this host, all of which its tasks may have.

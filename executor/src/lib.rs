@@ -80,6 +80,7 @@ mod host_lock;
 pub mod host_name;
 pub mod host_units;
 pub mod housekeeping;
+mod huge_pages;
 mod idmap;
 mod inheritance;
 mod init_program;

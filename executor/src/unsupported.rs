@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::inside_root::resolved;
-use crate::{host, idmap, lsm, memory_policy, time_namespace, tolerance};
+use crate::{huge_pages, idmap, lsm, memory_policy, time_namespace, tolerance};
 
 /// Refuses what the executor does not do.
 ///
@@ -121,7 +121,7 @@ pub fn check_resources(resources: &LinuxResources) -> Result<()> {
 /// `BadSpec` or `Unsupported`, naming the field.
 pub fn check_page_sizes(resources: &LinuxResources) -> Result<()> {
     let limits = resources.hugepage_limits().as_deref().unwrap_or_default();
-    let sizes = if limits.is_empty() { BTreeSet::new() } else { host::hugepage_sizes() };
+    let sizes = if limits.is_empty() { BTreeSet::new() } else { huge_pages::sizes() };
     for (index, limit) in limits.iter().enumerate().filter(|(_, limit)| !sizes.contains(limit.page_size())) {
         let at = format!("linux.resources.hugepageLimits[{index}].pageSize");
         let size = limit.page_size();

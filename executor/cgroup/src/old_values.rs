@@ -27,7 +27,7 @@ impl OldValues {
         }
     }
 
-    /// Like [`OldValues::remember`], also for a file that is not there before systemd is told of its limit.
+    /// Like [`OldValues::remember`], also for a file that appears only once systemd sets its limit.
     pub fn remember_or_default(&mut self, dir: BorrowedFd<'_>, write: &Write) {
         self.remember(dir, write);
         if !self.writes.iter().any(|other| other.is_where(write)) {

@@ -1,6 +1,6 @@
 //! The limits that a file of cgroup v2 means. OCI has no field for `memory.high` and `memory.min`, so a description's
 //! pass through `unified` as text, the only two that do. Whatever the kernel takes for one of these files is parsed, so
-//! that systemd can be told of it.
+//! that systemd has a property for it.
 
 use super::{Limit, number};
 use crate::values::{Amount, CpuQuota, Device, IoWeight, Rate};

@@ -1,4 +1,4 @@
-//! The devices that a unit may use, as systemd is told of them.
+//! The devices that a unit may use, as properties for systemd.
 //!
 //! On v2 the policy stays `auto`, with which systemd attaches no program of its own and never touches ours. On v1
 //! `auto` would make systemd write `a` to `devices.allow`, which means every device of the host, so on v1 systemd gets

@@ -1,7 +1,7 @@
 //! Files of v2 that systemd writes with every change of a unit, and of which it cannot be told while the unit runs.
 //!
 //! ```text
-//!   read ─► systemd is told of a change, and writes its defaults ─► put back
+//!   read ─► systemd applies a change, and writes its defaults ─► put back
 //! ```
 //!
 //! systemd has `OOMPolicy=` for `memory.oom.group`, when a scope is made; an older one has nothing for `cpu.idle`.

@@ -156,7 +156,7 @@ impl Property {
         }
     }
 
-    /// Whether systemd can be told of it only as it makes the unit.
+    /// Whether systemd takes it only when it makes the unit.
     pub fn is_for_good(&self) -> bool {
         self.name == OOM_POLICY
     }

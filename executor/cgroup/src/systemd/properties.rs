@@ -295,7 +295,8 @@ fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
     }
 }
 
-/// A bit for each of the set's members, none for a set that is not limited; `None` for a set that we cannot parse, or with a number that no kernel has.
+/// A bit for each of the set's members, none for a set that is not limited; `None` for a set that we cannot parse, or with
+/// a number that no kernel has.
 fn bits(ids: &Ids) -> Option<Vec<u8>> {
     if ids.text.trim().is_empty() {
         return Some(Vec::new());

@@ -47,7 +47,7 @@ fn a_kind_of_network_has_what_is_its_own() {
     refused("network.mode = 'cni'", ".interfaces", "is empty");
     refused("network = {mode = 'none', interfaces = [{association = 'bridge'}]}", ".interfaces", "which is \"none\"");
     refused("network.ports = [{host = 80}]", ".ports", "needs network.mode = \"bridge\"");
-    refused("network.proxy = {ingress = [{listener = 1}]}", ".proxy", "which is \"host\"");
+    refused("network.proxy = {ingress = [{listener = 1}]}", ".proxy", "it is \"host\"");
     refused("network.args = {A = 'b'}", ".args", "needs network.mode = \"bridge\"");
     refused("network.sysctls = {'net.ipv4.ip_forward' = '1'}", ".sysctls", "would change the host");
     refused("network = {mode = 'none', sysctls = {'kernel.sem' = '1'}}", ".sysctls.kernel.sem", "not a setting");

@@ -14,7 +14,9 @@ pub fn lack(layout: &Layout, slice: &str) -> Option<String> {
 
 /// `recorded` as it is now: limits that are gone hold the task to nothing any more.
 pub fn now(layout: &Layout, recorded: &SliceEnforcement) -> SliceEnforcement {
-    match lack(layout, &recorded.slice).filter(|_| recorded.enforced) {
+    // systemd may have removed it with the last task in it.
+    let is_there = matches!(layout.open(&slice_path(&recorded.slice)), Ok(Some(_)));
+    match lack(layout, &recorded.slice).filter(|_| recorded.enforced && is_there) {
         Some(lack) => SliceEnforcement {
             slice: recorded.slice.clone(),
             enforced: false,

@@ -310,7 +310,8 @@ fn start_extension_command_in_a_slice_with_a_limit_above_it_is_held() {
     units.reset().assert_code(1);
     let lifted = json!({"slice": inner, "enforced": false, "reason": format!("nothing limits {inner} any more")});
     assert_eq!(task.inspect()["enforcement"], lifted);
-    task.end();
+    assert_eq!(task.end().0["enforcement"], lifted);
+    assert_eq!(task.inspect()["enforcement"], lifted);
     units.reset().assert_code(0);
     let ran = host.task("exit 0").flag(format!("--slice={inner}")).flag("--rm").run();
     ran.assert_code(0);

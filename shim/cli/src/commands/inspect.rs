@@ -197,6 +197,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     // The shim cannot be asked, but it recorded the pid when it launched the task.
     let pid = pid.or(record.as_ref().filter(|_| status == NOT_ANSWERING).and_then(|r| r.pid));
     let gone = exit.is_some() || status == "dead";
+    let enforcement = record.as_ref().and_then(|r| r.enforcement.clone());
     Ok(Inspection {
         id: id.clone(),
         status,
@@ -204,7 +205,8 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         shim_pid: record.as_ref().map(|r| r.shim_pid).filter(|_| !gone),
         cgroup: record.as_ref().map(|r| r.cgroup.clone()),
         sandbox: record.as_ref().and_then(|r| r.sandbox.clone()),
-        enforcement: record.as_ref().and_then(|r| r.enforcement.clone()),
+        // As it was at the end.
+        enforcement: exit.as_ref().map_or(enforcement, |report| report.enforcement.clone()),
         differing_limits: Vec::new(),
         created_at: record.as_ref().map(|r| r.created_at),
         started_at: record.as_ref().and_then(|r| r.started_at),

@@ -77,11 +77,11 @@ fn an_orphan_without_processes_is_listed_and_removed() {
     let (cgroup, inner) =
         (orphan(&host, &format!("/bowline/{id}")), orphan(&host, &format!("/bowline/{id}/{id}/below")));
     let ran = gc(&host, ["--dry-run", &id]);
-    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert!(ran.assert_code(0).out().starts_with(&format!("cgroup {id}: ")), "{ran}");
     assert_eq!(ran.out().lines().count(), 1, "{ran}");
     assert_eq!(inner.there().len(), hierarchies().len(), "a dry run touches nothing");
     let ran = gc(&host, [&id]);
-    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert!(ran.assert_code(0).out().starts_with(&format!("cgroup {id}: ")), "{ran}");
     assert_gone(&cgroup);
     gc(&host, [&id]).assert_says("");
     host.assert_nothing_left();
@@ -158,7 +158,7 @@ fn an_orphan_in_one_hierarchy_alone_is_removed() {
     let process = process_in(&host, &cgroup);
     let ran = gc(&host, ["--json", &id]);
     let listed = ran.assert_code(0).json();
-    assert_eq!((&listed[0]["what"], &listed[0]["id"]), (&"sandbox".into(), &id.as_str().into()), "{ran}");
+    assert_eq!((&listed[0]["what"], &listed[0]["id"]), (&"cgroup".into(), &id.as_str().into()), "{ran}");
     assert_eq!((&listed[0]["processes"], &listed[0]["removed"]), (&1.into(), &true.into()), "{ran}");
     assert!(ran.out().contains(folder.to_str().expect("ASCII")) || only_v2(), "{ran}");
     assert_eq!(process.finish().code, None, "it was killed");
@@ -317,7 +317,7 @@ fn an_orphan_is_known_by_the_name_that_systemd_gives_it() {
     let cgroup = orphan(&host, &format!("/bowline.slice/{slice}/bowline-{id}.scope"));
     let process = process_in(&host, &cgroup);
     let ran = gc(&host, [&id]);
-    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert!(ran.assert_code(0).out().starts_with(&format!("cgroup {id}: ")), "{ran}");
     assert_eq!(process.finish().code, None);
     assert_gone(&host.cgroup(&format!("/bowline.slice/{slice}")));
     host.assert_nothing_left();
@@ -334,7 +334,7 @@ fn the_units_of_an_orphan_are_stopped() {
     task.kill_shim(task.shim_pid());
     fs::remove_dir_all(host.state().join(&id)).expect("ours");
     let ran = gc(&host, [&id]);
-    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert!(ran.assert_code(0).out().starts_with(&format!("cgroup {id}: ")), "{ran}");
     assert!(!pids.iter().any(|pid| process_exists(*pid)), "{pids:?}");
     for unit in [format!("bowline-{name}.scope"), format!("bowline-{}.slice", name.replace('-', "\\x2d"))] {
         eventually(format_args!("{unit} is over"), || {
@@ -478,7 +478,7 @@ fn what_cannot_be_removed_is_told_and_keeps_nothing_else() {
     let state = format!("--state={}", state.display());
     let ran = host.bowline(["gc", &state, &id, &other]);
     ran.assert_code(125);
-    assert!(ran.out().starts_with(&format!("sandbox {other}: ")) && ran.out().lines().count() == 1, "{ran}");
+    assert!(ran.out().starts_with(&format!("cgroup {other}: ")) && ran.out().lines().count() == 1, "{ran}");
     assert!(ran.err().contains(&id) && ran.err().contains("cannot remove"), "{ran}");
     assert_gone(&cgroup);
     let listed = host.bowline(["gc", &state, "--json", &id]);

@@ -41,8 +41,10 @@ const NETWORKS: &str = "networks.json";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// The cgroup of a sandbox. With a folder: a sandbox whose shim died, with its network.
+    /// A sandbox whose shim died, with its network.
     Sandbox,
+    /// The cgroup of a task or sandbox, of which no folder tells which it was.
+    Cgroup,
     /// The cgroup of a sandbox's shim.
     Overhead,
     /// The cgroup of a pod.
@@ -58,6 +60,7 @@ impl What {
     pub fn as_str(self) -> &'static str {
         match self {
             What::Sandbox => "sandbox",
+            What::Cgroup => "cgroup",
             What::Overhead => "overhead",
             What::Pod => "pod",
             What::Task => "task",
@@ -222,7 +225,7 @@ impl Cgroups {
     pub fn clear(&self, state: &StateDir, left: &Left) -> Result<Outcome> {
         let done = match left.what {
             What::Sandbox | What::Task if left.folder.is_some() => self.clear_dead(state, left),
-            What::Sandbox | What::Overhead | What::Pod | What::Task => self.clear_orphan(state, left),
+            What::Sandbox | What::Task | What::Cgroup | What::Overhead | What::Pod => self.clear_orphan(state, left),
             What::Remains => clear_remains(left),
         };
         match done {
@@ -233,10 +236,10 @@ impl Cgroups {
         }
     }
 
-    /// Every cgroup whose name is that of a sandbox or a pod.
+    /// Every cgroup whose name is that of a task, a sandbox or a pod.
     fn candidates(&self, pods_root: Option<&str>) -> Result<Vec<Candidate>> {
         let mut found = BTreeMap::new();
-        for (prefix, what) in [(OURS, What::Sandbox), (OVERHEAD, What::Overhead)] {
+        for (prefix, what) in [(OURS, What::Cgroup), (OVERHEAD, What::Overhead)] {
             let place = SandboxPlace::new(prefix, "any")?;
             let id = |path: &str| {
                 SandboxPlace::of_path(path).filter(|p| p.prefix() == prefix).map(|place| place.id().to_owned())
@@ -284,7 +287,7 @@ impl Cgroups {
         let has_shim = match candidate.what {
             What::Pod => false,
             What::Overhead => shims.may_be_in(&candidate.name),
-            What::Sandbox | What::Task | What::Remains => shims.may_have(&candidate.name),
+            What::Sandbox | What::Task | What::Cgroup | What::Remains => shims.may_have(&candidate.name),
         };
         has_shim || self.is_in_use(shims, &candidate.path)
     }

@@ -22,6 +22,16 @@ const AF_VSOCK: u32 = 40;
 const SOCK_STREAM: u32 = 1;
 const SOCK_SEQPACKET: u32 = 5;
 
+/// ipc(2) of i386, whose first argument says which call it is.
+const IPC: u32 = 117;
+
+/// Calls that make an object of System V's: with its number, its arguments by ipc(2), and its own.
+const SYSTEM_V: [(&str, u32, [u64; 3], [u64; 3]); 3] = [
+    ("semget", 64, [2, 0, 1], [0, 1, 0]),
+    ("msgget", 68, [13, 0, 0], [0, 0, 0]),
+    ("shmget", 29, [23, 0, 4096], [0, 4096, 0]),
+];
+
 /// A program by its name, and with what it has to exit.
 type Expected = (String, Vec<u8>, i32);
 
@@ -103,6 +113,11 @@ fn what_is_decided_by_an_argument_is_shut_by_each_door() {
     programs.push(program("inet", Door::Native, 41, [AF_INET.into(), SOCK_STREAM.into(), 0], SUCCEEDED));
     programs.push(program("inet", Door::I386, 359, [AF_INET.into(), SOCK_STREAM.into(), 0], SUCCEEDED));
     programs.push(program("personality-query", Door::I386, 136, [0xffff_ffff, 0, 0], SUCCEEDED));
+    // What ipc(2) leads to is allowed by its own numbers too, whatever its arguments are.
+    for (name, number, of_ipc, arguments) in SYSTEM_V {
+        programs.push(program(name, Door::Native, number, arguments, SUCCEEDED));
+        programs.push(program(&format!("ipc-{name}"), Door::I386, IPC, of_ipc, SUCCEEDED));
+    }
     assert_exits(&host, &all_of(&host, &programs), &programs);
     host.assert_nothing_left();
 }
@@ -136,6 +151,7 @@ fn the_native_filter_kills_32_bit_and_x32_programs() {
         programs.push(program("getpid", door, getpid, [0; 3], KILLED));
         programs.push(program("unknown", door, 5000, [0; 3], KILLED));
     }
+    programs.extend(SYSTEM_V.map(|(name, _, of_ipc, _)| program(name, Door::I386, IPC, of_ipc, KILLED)));
     programs.push(program("inet", Door::Native, 41, [AF_INET.into(), SOCK_STREAM.into(), 0], SUCCEEDED));
     let description = all_of(&host, &programs);
     for filter in ["seccomp = 'native'\n", "profile = 'untrusted'\n", "profile = 'untrusted'\nseccomp = 'default'\n"] {

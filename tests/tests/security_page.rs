@@ -1,22 +1,68 @@
-//! What SECURITY.md names as a test is one.
+//! What SECURITY.md and docs/reliability.md name as a test, or as a source file, is one.
 
 use std::fs;
 
-use super::top;
+use super::{sources, top};
 
-/// Each test that SECURITY.md names, by its module or its name or the beginning of that, is there.
+fn read(path: &str) -> String {
+    fs::read_to_string(top().join(path)).expect("a file of the repository")
+}
+
+/// What stands between backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Fails unless there is a test of this name: a module, or after `::` a case, or the beginning of one before `…`.
+#[track_caller]
+fn assert_is_a_test(page: &str, name: &str) {
+    let (module, case) = name.split_once("::").unwrap_or((name, ""));
+    let path = format!("tests/tests/{module}.rs");
+    assert!(top().join(&path).exists(), "{page} names {name}, and there is no {path}");
+    let case = format!("fn {}", case.trim_end_matches('…'));
+    assert!(read(&path).contains(&case), "{page} names {name}, which is not in {path}");
+}
+
+/// Each attack has a test in its row, and what remains may name some.
 #[test]
 fn every_attack_that_is_told_is_tried() {
-    let read = |path: &str| fs::read_to_string(top().join(path)).expect("a file of the repository");
     let page = read("SECURITY.md");
     let rows = page.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.split(" | ").nth(2));
-    let names: Vec<&str> = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
-    assert!(names.len() > 30, "{names:?}");
+    let names: Vec<&str> = rows.flat_map(quoted).chain(quoted(&page).filter(|name| name.contains("::"))).collect();
+    assert!(names.len() > 60, "{names:?}");
     for name in names {
-        let (module, case) = name.split_once("::").unwrap_or((name, ""));
-        let path = format!("tests/tests/{module}.rs");
-        assert!(top().join(&path).exists(), "SECURITY.md names {name}, and there is no {path}");
-        let case = format!("fn {}", case.trim_end_matches('…'));
-        assert!(read(&path).contains(&case), "SECURITY.md names {name}, which is not in {path}");
+        assert_is_a_test("SECURITY.md", name);
+    }
+}
+
+#[test]
+fn what_survives_a_crash_is_tried_by_tests_that_there_are() {
+    let page = read("docs/reliability.md");
+    let told = page.split("\n\n").find(|paragraph| paragraph.starts_with("The tests `")).expect("it names its tests");
+    let names = quoted(told).filter(|name| !name.contains(' ') && *name != "umount2");
+    let cases = quoted(&page).filter(|name| name.contains("::"));
+    let names: Vec<&str> = names.chain(cases).collect();
+    assert!(names.len() >= 9, "{names:?}");
+    for name in names {
+        assert_is_a_test("docs/reliability.md", name);
+    }
+}
+
+/// The table of time limits says in which file each is.
+#[test]
+fn every_time_limit_is_in_a_file_that_there_is() {
+    let page = read("docs/reliability.md");
+    let files: Vec<String> = ["executor", "shim"].into_iter().flat_map(sources).map(|source| source.name).collect();
+    // By its crate and its folders, without those between.
+    let is_one = |name: &str| {
+        files.iter().any(|file| {
+            let mut parts = file.split('/');
+            name.split('/').all(|part| parts.any(|found| found == part)) && parts.next().is_none()
+        })
+    };
+    let names: Vec<&str> = quoted(&page).filter(|name| name.ends_with(".rs")).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        assert!(is_one(name), "docs/reliability.md names {name}, which is no source file");
     }
 }

@@ -149,7 +149,7 @@ pub fn features(annotations: &[&str]) -> Value {
             "memoryPolicy": { "modes": MEMORY_POLICIES, "flags": MEMORY_POLICY_FLAGS },
             "intelRdt": { "enabled": false, "schemata": false, "monitoring": false },
             "mountExtensions": { "idmap": { "enabled": IDMAPPED_MOUNTS } },
-            "netDevices": { "enabled": false },
+            "netDevices": { "enabled": true },
         },
         "potentiallyUnsafeConfigAnnotations": annotations,
         "annotations": { "dev.bowline.version": env!("CARGO_PKG_VERSION") },

@@ -31,7 +31,7 @@ use crate::notify;
 use crate::reserve::StartMark;
 use crate::rootfs::{self, Additions, Binds};
 use crate::seccomp::Filter;
-use crate::unsupported;
+use crate::{network, unsupported};
 
 /// The name of an init that is not started, where other tasks see it.
 const INIT: &CStr = c"init";
@@ -203,12 +203,15 @@ impl Starting {
         namespaces: &Namespaces,
         hooks: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<Held> {
+        network::devices::give(spec, pid).await?;
         if namespaces.is_new(libc::CLONE_NEWUSER) {
             namespaces::write_id_maps(pid, spec)?;
             if let Some(process) = spec.process() {
                 // Init's own file belongs to root on the host, because init is not dumpable.
                 child::oom_score_adj(pid, process)?;
             }
+        }
+        if child::awaits_mapped(spec, namespaces) {
             order(&self.orders, child::MAPPED)?;
         }
         let mut word = self.report.after_pid().await?;

@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::inside_root::resolved;
+use crate::network::devices;
 use crate::{huge_pages, idmap, lsm, memory_policy, time_namespace, tolerance};
 
 /// Refuses what the executor does not do.
@@ -72,9 +73,7 @@ pub fn check(spec: &Spec) -> Result<()> {
     if linux.intel_rdt().as_ref().is_some_and(is_set) {
         return unsupported("linux.intelRdt");
     }
-    if linux.net_devices().as_ref().is_some_and(|devices| !devices.is_empty()) {
-        return unsupported("linux.netDevices: moving network devices");
-    }
+    devices::check(spec, private(LinuxNamespaceType::Network))?;
     let flags = linux.personality().as_ref().and_then(|personality| personality.flags().as_ref());
     if let Some(flag) = flags.and_then(|flags| flags.first()) {
         return Err(Error::new(Kind::BadSpec, format!("linux.personality: the flag {flag} is unknown")));
@@ -434,7 +433,6 @@ mod tests {
         for (more, name) in [
             (r#""mountLabel":"system_u:object_r:x:s0""#, "mountLabel"),
             (r#""intelRdt":{"closID":"x"}"#, "intelRdt"),
-            (r#""netDevices":{"eth0":{"name":"eth1"}}"#, "netDevices"),
             (r#","process":{"user":{"uid":0,"gid":0},"cwd":"/","selinuxLabel":"u:r:t:s0"}"#, "selinuxLabel"),
         ] {
             let (kind, message) = check_text("", more).expect_err(name);
@@ -443,6 +441,15 @@ mod tests {
         }
         let empty = r#","process":{"user":{"uid":0,"gid":0},"cwd":"/","selinuxLabel":""}"#;
         assert_eq!(check_text("", empty), Ok(()));
+    }
+
+    #[test]
+    fn devices_are_moved_into_a_network_of_the_task_s_own_alone() {
+        let devices = r#""netDevices":{"eth0":{"name":"eth1"}}"#;
+        assert_eq!(check_text("", devices).map_err(|e| e.0), Err(Kind::BadSpec));
+        assert_eq!(check_text(r#"{"type":"network"}"#, devices), Ok(()));
+        let host = r#"{"type":"network","path":"/proc/self/ns/net"}"#;
+        assert_eq!(check_text(host, devices).map_err(|e| e.0), Err(Kind::BadSpec), "joined, but the host's");
     }
 
     #[test]

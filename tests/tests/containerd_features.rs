@@ -100,7 +100,5 @@ fn what_is_not_claimed_is_refused_by_name() {
     };
     assert_eq!(linux["intelRdt"], json!({ "enabled": false, "schemata": false, "monitoring": false }));
     is_refused(&containerd, &without("intelRdt", &json!({ "closID": "x" })), "intelRdt");
-    assert_eq!(linux["netDevices"]["enabled"], false);
-    is_refused(&containerd, &without("netDevices", &json!({ "lo": {} })), "netDevices");
     host.assert_nothing_left();
 }

@@ -145,6 +145,7 @@ mod metrics_format;
 mod metrics_unit;
 mod mounts;
 mod namespaces;
+mod net_devices;
 mod nomad_exec;
 mod nomad_folder;
 mod nomad_output;

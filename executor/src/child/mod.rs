@@ -90,6 +90,11 @@ fn fail(payload: &Payload<'_>, report: RawFd, outcome: Result<Infallible>) -> ! 
     sys::exit_now(1)
 }
 
+/// Whether init waits until its users are mapped, and it has the host's network devices.
+pub fn awaits_mapped(spec: &Spec, namespaces: &Namespaces) -> bool {
+    namespaces.is_new(libc::CLONE_NEWUSER) || network::devices::are_wanted(spec)
+}
+
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
     let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders } = init;
     let container = Container { id, bundle, spec };
@@ -99,7 +104,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if !namespaces.in_user_namespace() {
         oom_score_adj("self", payload.process)?;
     }
-    if namespaces.is_new(libc::CLONE_NEWUSER) {
+    if awaits_mapped(spec, namespaces) {
         await_order(orders, MAPPED)?;
     }
     if namespaces.is_new(libc::CLONE_NEWCGROUP) {

@@ -11,7 +11,8 @@
 //! Plugins block: `add`, `check` and `del` are for programs that may wait; `worker` runs them in one. Until
 //! everything is undone, `namespace_mount` holds the namespace. A `bridge` that was made for a list is removed with the last
 //! interface in it, and with that what `rules` and forwarding were changed. Its subnet is free of the host's `routes`; the
-//! host's `ports` that lead into it are taken. Must not: know how a description becomes a list.
+//! host's `ports` that lead into it are taken. `devices` moves devices of the host into a task's network, by `netlink`.
+//! Must not: know how a description becomes a list.
 
 use bowline_error::{Doing, Kind, Result};
 use bowline_sys as sys;
@@ -19,9 +20,11 @@ use bowline_sys as sys;
 mod attach;
 mod bounded_run;
 mod bridge;
+pub mod devices;
 mod list;
 mod lock;
 mod namespace_mount;
+mod netlink;
 mod plugin;
 pub mod ports;
 mod record;

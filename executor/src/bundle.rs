@@ -4,7 +4,7 @@
 //! Must not: make anything, nor trust what an image holds.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,9 @@ use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capabilities, LinuxCapabilities, LinuxResources, LinuxSeccomp, Mount, Process, Spec};
 use serde::Deserialize;
 
+use crate::folder::Folder;
 use crate::tolerance::LARGEST_CONFIG;
-use crate::{hooks, inside_root, rootfs, tolerance, unsupported};
+use crate::{hooks, inside_root, rootfs, tolerance, trust, unsupported};
 
 /// The name of the configuration file (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";
@@ -47,7 +48,29 @@ pub struct Configuration {
 /// bundle that is a symlink, which could lead elsewhere by the next look.
 pub fn read(path: &Path) -> Result<Configuration> {
     let (text, file) = text(path)?;
-    let mut configuration = parse(&text, &file)?;
+    of_bundle(path, &text, &file)
+}
+
+/// Like [`read`], from the copy in `folder` that the first call has made there: the bundle may change, or go, while its
+/// container runs.
+///
+/// # Errors
+/// Also `Internal` where the copy cannot be written or read.
+pub fn read_once(path: &Path, folder: &Folder) -> Result<Configuration> {
+    let copy = folder.file(CONFIG);
+    match trust::read(&copy) {
+        Ok(text) => of_bundle(path, &text, &copy),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let (text, file) = text(path)?;
+            folder.write_text(CONFIG, &text)?;
+            of_bundle(path, &text, &file)
+        }
+        Err(error) => Err(error).doing(Kind::Internal, || format!("cannot read {}", copy.display())),
+    }
+}
+
+fn of_bundle(path: &Path, text: &[u8], file: &Path) -> Result<Configuration> {
+    let mut configuration = parse(text, file)?;
     lead_inside(&mut configuration.spec, path);
     Ok(configuration)
 }

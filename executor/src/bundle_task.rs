@@ -1,7 +1,7 @@
 //! A task whose description names a bundle: the configuration is the bundle's, with what the description says beside it.
 //!
 //! Unlike a manager's bundle, nothing of the task is kept in that folder: any number of tasks may run from one. Must not:
-//! make anything.
+//! make anything but the copy of the configuration that a later shim of the task reads.
 
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use bowline_spec::id::TaskId;
 use oci_spec::runtime::{Process, Spec};
 
 use crate::bundle::{self, Configuration};
+use crate::folder::Folder;
 use crate::namespaces::Namespaces;
 use crate::seccomp::Profile;
 use crate::{joined_users, tolerance};
@@ -31,12 +32,12 @@ pub struct Configured {
     pub notes: Vec<String>,
 }
 
-/// Reads the bundle in `folder` for `task`.
+/// Reads the `bundle` of `task`, whose folder keeps a copy of the configuration.
 ///
 /// # Errors
 /// `NotFound` without a bundle; `BadSpec` naming the field of `config.json`.
-pub fn configure(task: &Task, folder: &Path, id: &TaskId) -> Result<Configured> {
-    let read = bundle::read(folder).map_err(|error| match error.kind() == Kind::NotFound {
+pub fn configure(task: &Task, bundle: &Path, id: &TaskId, folder: &Folder) -> Result<Configured> {
+    let read = bundle::read_once(bundle, folder).map_err(|error| match error.kind() == Kind::NotFound {
         true => error.hint("a bundle is a folder with config.json; `bowline spec FILE` prints one"),
         false => error,
     });
@@ -101,7 +102,9 @@ mod tests {
     fn configured(task: Task, config: &str) -> Result<Spec> {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("config.json"), config).expect("written");
-        configure(&task, folder.path(), &"web".parse().expect("an id")).map(|configured| configured.spec)
+        let own = tempfile::tempdir().expect("a folder");
+        let id = "web".parse().expect("an id");
+        configure(&task, folder.path(), &id, &Folder::at(own.path())).map(|configured| configured.spec)
     }
 
     #[test]

@@ -295,10 +295,14 @@ impl Folder {
 
     /// Writes `value` to a file of the folder, whole or not at all.
     pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
-        let path = self.file(name);
-        let temporary = self.file(&format!("{name}.new"));
         let text = record::text(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;
-        trust::write(&path, &temporary, &text).map_err(|error| cannot("write", &path, &error))
+        self.write_text(name, &text)
+    }
+
+    /// Like [`Folder::write`], of a text.
+    pub(crate) fn write_text(&self, name: &str, text: &[u8]) -> Result<()> {
+        let (path, temporary) = (self.file(name), self.file(&format!("{name}.new")));
+        trust::write(&path, &temporary, text).map_err(|error| cannot("write", &path, &error))
     }
 
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {

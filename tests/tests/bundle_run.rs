@@ -369,3 +369,18 @@ fn what_is_no_bundle_or_says_it_twice_is_refused() {
     refused(&no_root, &[], 125, &["rootfs", "missing"]);
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_task_whose_bundle_has_gone_gets_a_new_shim() {
+    let host = Host::new();
+    let folder = bundle(&host, &(shell("exec sleep 1000") + "env.A = 'x'"), |_| {});
+    let task = of(&host, &folder).start();
+    fs::write(folder.join("config.json"), "{}").expect("ours");
+    task.crash_shim();
+    assert_eq!(task.bowline("exec", ["--", "sh", "-c", "echo $A"]).assert_code(0).out(), "x");
+    fs::remove_dir_all(&folder).expect("ours");
+    task.crash_shim();
+    assert_eq!(task.bowline("exec", ["--", "sh", "-c", "echo $A"]).assert_code(0).out(), "x");
+    task.end();
+    host.assert_nothing_left();
+}

@@ -230,7 +230,7 @@ impl Supervisor {
             Some(sandbox) => Cow::Owned(self.joined(sandbox, description, id)?),
             None => connection::joined(description, netns),
         };
-        let Configured { mut spec, profile, .. } = configured(&joined, id, claimed.as_ref())?;
+        let Configured { mut spec, profile, .. } = configured(&joined, id, claimed.as_ref(), folder)?;
         if let (Some(process), Some(user)) = (spec.process_mut(), &record.user) {
             process.set_user(user.clone());
         }

@@ -70,7 +70,7 @@ impl Supervisor {
         let made = connection::make(folder.path(), &name, &task.network).await?;
         let (shared, interfaces) = made.unwrap_or_default();
         let joined = connection::joined(&task, shared.network());
-        let Configured { mut spec, profile, names_cgroup, notes } = configured(&joined, id, claimed.as_ref())?;
+        let Configured { mut spec, profile, names_cgroup, notes } = configured(&joined, id, claimed.as_ref(), &folder)?;
         drop(joined);
         if !names_cgroup && let Some(linux) = spec.linux_mut() {
             linux.set_cgroups_path(Some(format!("{}/{id}", cgroup::of_sandbox(&name)).into()));
@@ -245,10 +245,15 @@ impl Supervisor {
     }
 }
 
-/// The configuration of a task that is in no sandbox.
-pub(super) fn configured(task: &Description, id: &TaskId, claimed: Option<&ClaimedUid>) -> Result<Configured> {
+/// The configuration of a task that is in no sandbox, and has this folder.
+pub(super) fn configured(
+    task: &Description,
+    id: &TaskId,
+    claimed: Option<&ClaimedUid>,
+    folder: &Folder,
+) -> Result<Configured> {
     if let Some(bundle) = &task.bundle {
-        return bundle_task::configure(task, bundle, id);
+        return bundle_task::configure(task, bundle, id, folder);
     }
     let spec = host::configure_unfiltered(task, id.as_str(), claimed)?;
     let notes = Vec::from_iter(host::lacks_of_all(task));

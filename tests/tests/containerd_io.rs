@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Bundle, Input, Output, Stdio};
+use bowline_tests::harness::containerd::{Bundle, Containerd, Input, Output, Stdio};
 use bowline_tests::harness::{eventually, process_exists};
 
 /// A logger: it notes what it was given, says that it is ready, and keeps both streams to their end, though the shim
@@ -182,6 +182,13 @@ fn delete_waits_for_a_client_that_is_about_to_read_the_last_output() {
         return;
     }
     let containerd = host.containerd();
+    // A machine may need longer for this than Delete waits.
+    assert!((0..5).any(|_| reads_in_time(&containerd)), "no client comes within a second");
+    host.assert_nothing_left();
+}
+
+/// Whether a client comes within the second that Delete waits; it gets all then.
+fn reads_in_time(containerd: &Containerd<'_>) -> bool {
     let bundle = containerd.bundle().script("echo out; echo err >&2");
     let io = bundle.fifos("init");
     let shim = containerd.start(&bundle);
@@ -191,14 +198,17 @@ fn delete_waits_for_a_client_that_is_about_to_read_the_last_output() {
     let read = early.map(Output::leave);
     assert!(read.iter().all(Vec::is_empty), "{read:?}");
     shim.wait(&bundle.id, "").expect("an end");
+    let begun = Instant::now();
     let deleted = shim.delete_later(&bundle.id, "");
     eventually("it is being deleted", || shim.state(&bundle.id, "").is_err().then_some(()));
-    for (path, text) in [(&io.stdout, "out\n"), (&io.stderr, "err\n")] {
-        Output::open(path.as_ref()).wait_for(text);
+    let readers = [&io.stdout, &io.stderr].map(|path| Output::open(path.as_ref()));
+    let is_in_time = begun.elapsed() < Duration::from_secs(1);
+    if is_in_time {
+        readers.iter().zip(["out\n", "err\n"]).for_each(|(reader, text)| reader.wait_for(text));
     }
     deleted.wait().expect("deleted");
     shim.over();
-    host.assert_nothing_left();
+    is_in_time
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod systemd;
 
 use bowline_executor::systemd::{Property, Request};
 use bowline_executor::{Error, Kind, Result, Unit};
+use tokio::time::Instant;
 pub use host::answer;
 use systemd::{NO_SUCH_UNIT, Refusal, Systemd, UNIT_EXISTS, plain, values};
 
@@ -44,7 +45,7 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
         let systemd = Systemd::connect().await?;
         let properties = systemd.known(properties).await?;
         let mut signals = systemd.subscribe().await?;
-        let mut forgotten = false;
+        let mut forgets_by = None;
         let mut vanished = 0;
         loop {
             // Name only missing slices: systemd accepts all of them or none, and leaves half a unit behind if it
@@ -69,14 +70,23 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
                     if systemd.has_in(&unit.name, pid).await {
                         return Ok(());
                     }
-                    if std::mem::replace(&mut forgotten, true) {
+                    let is_first = forgets_by.is_none();
+                    let by = *forgets_by.get_or_insert_with(Systemd::forgets_by);
+                    let is_taken = match systemd.state(&unit.name).await?.as_deref() {
+                        Some("failed" | "inactive" | "deactivating") => by <= Instant::now(),
+                        Some(_) => true,
+                        // It has gone since, or there is a file of this name.
+                        None => !is_first,
+                    };
+                    if is_taken {
                         return Err(Error::new(Kind::AlreadyExists, format!("{name}: {}", plain(&text))).hint(
                             "another task has this name, or an earlier run left it behind: `systemctl stop` it",
                         ));
                     }
                     // The name belongs to a failed unit, or to one that is just ending.
-                    let _ = systemd.call("ResetFailedUnit", &(&unit.name,)).await;
-                    systemd.forgotten(&mut signals, &unit.name).await;
+                    if systemd.call("ResetFailedUnit", &(&unit.name,)).await.is_ok() {
+                        systemd.forgotten(&mut signals, &unit.name, by).await;
+                    }
                 }
                 // A slice that existed is gone, because its last unit has ended since.
                 Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT && vanished < VANISHED => vanished += 1,

@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 const JOB: Duration = Duration::from_secs(30);
 
 /// Timeout for systemd to unload a unit that has ended.
-const FORGOTTEN: Duration = Duration::from_secs(1);
+const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// How often to ask the bus whether systemd is back on it.
 const BACK: Duration = Duration::from_millis(100);
@@ -40,6 +40,7 @@ const USUAL: &str = "unix:path=/run/dbus/system_bus_socket";
 pub const SYSTEMD: &str = "org.freedesktop.systemd1";
 pub const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 pub const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_REPLY: &str = "org.freedesktop.DBus.Error.NoReply";
@@ -124,6 +125,10 @@ impl Answer {
     pub fn job(&self) -> Result<Job> {
         let path = self.0.body().deserialize().doing(Kind::Internal, || "systemd answered without a job")?;
         Ok(Job { path, of: sender(&self.0) })
+    }
+
+    fn path(&self) -> Result<OwnedObjectPath> {
+        self.0.body().deserialize().doing(Kind::Internal, || "systemd answered without a unit")
     }
 }
 
@@ -223,12 +228,22 @@ impl Systemd {
 
     /// Whether `unit` exists and contains process `pid`.
     pub async fn has_in(&self, unit: &str, pid: u32) -> bool {
-        let path = |answer: Answer| answer.0.body().deserialize::<OwnedObjectPath>().ok();
         let (Ok(unit), Ok(of_pid)) = (self.call("GetUnit", &(unit,)).await, self.call("GetUnitByPID", &(pid,)).await)
         else {
             return false;
         };
-        path(unit).is_some_and(|unit| path(of_pid).is_some_and(|other| other == unit))
+        unit.path().is_ok_and(|unit| of_pid.path().is_ok_and(|other| other == unit))
+    }
+
+    /// How far the unit is in its life (its ActiveState); `None` where there is no such unit.
+    pub async fn state(&self, unit: &str) -> Result<Option<String>> {
+        let path = match self.call("GetUnit", &(unit,)).await {
+            Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => return Ok(None),
+            answer => answer?.path()?,
+        };
+        let answer = self.ask(path.as_str(), PROPERTIES, "Get", &(UNIT, "ActiveState")).await?;
+        let state = answer.0.body().deserialize::<Variant<'_>>().ok().and_then(|text| String::try_from(text).ok());
+        Ok(state)
     }
 
     /// Those of `properties` that this version of systemd takes. Whoever wants the others writes their files.
@@ -315,9 +330,13 @@ impl Systemd {
         }
     }
 
-    /// Waits until systemd has unloaded a unit that has ended, at most [`FORGOTTEN`].
-    pub async fn forgotten(&self, signals: &mut Signals, unit: &str) {
-        let by = Instant::now() + FORGOTTEN;
+    /// Until when it is waited for that systemd unloads a unit which ends now.
+    pub fn forgets_by() -> Instant {
+        Instant::now() + FORGOTTEN
+    }
+
+    /// Waits until systemd has unloaded a unit that has ended.
+    pub async fn forgotten(&self, signals: &mut Signals, unit: &str, by: Instant) {
         while let Ok(Ok(message)) = timeout_at(by, next(&mut signals.units)).await {
             let is = message.body().deserialize::<(&str, ObjectPath<'_>)>().is_ok_and(|(name, _)| name == unit);
             if is {

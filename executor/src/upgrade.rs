@@ -9,6 +9,8 @@
 //! executes the old one again. Callers are answered until the shim rests, which takes some milliseconds. Must not: know
 //! what a manager's calls are.
 
+#[cfg(test)]
+mod of_each_version;
 mod versions;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,82 @@
+//! What each version has told of its tasks is read. `scripts/keep-facts` has written it, with the programs of then: beside
+//! a change of the facts, keep those of the program before, in a folder with the next number.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::folder::Record;
+use crate::record;
+use crate::sandbox::SandboxRecord;
+
+/// The files of this name, of every version.
+fn kept(name: &str) -> Vec<PathBuf> {
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).expect("a folder of the repository").map(|entry| entry.expect("readable").path()).collect()
+    };
+    let versions = entries(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/facts"));
+    let files = versions.iter().flat_map(|version| entries(version)).map(|of| of.join(name));
+    files.filter(|file| file.exists()).collect()
+}
+
+/// Fails where `now`, which was read from `then`, has lost or changed anything of it.
+#[track_caller]
+fn assert_whole(then: &Value, now: &Value, at: &str) {
+    match (then, now) {
+        (Value::Object(then), Value::Object(now)) => {
+            for (key, then) in then {
+                // What is as by default may be left out.
+                let now = now.get(key).unwrap_or(&Value::Null);
+                let is_nothing = [Value::Null, Value::Bool(false)].contains(then);
+                assert!(is_nothing || !now.is_null(), "{at}.{key} is lost");
+                if !is_nothing {
+                    assert_whole(then, now, &format!("{at}.{key}"));
+                }
+            }
+        }
+        (Value::Array(then), Value::Array(now)) if then.len() == now.len() => {
+            then.iter().zip(now).enumerate().for_each(|(index, (then, now))| {
+                assert_whole(then, now, &format!("{at}[{index}]"));
+            });
+        }
+        (then, now) => assert_eq!(then, now, "{at}"),
+    }
+}
+
+fn assert_read(file: &Path, text: &[u8], read: &impl Serialize) {
+    let mut then: Value = serde_json::from_slice(text).expect("JSON");
+    // Each file says of which form it is.
+    then.as_object_mut().and_then(|fields| fields.remove("version")).expect("a version");
+    assert_whole(&then, &serde_json::to_value(read).expect("JSON"), &file.display().to_string());
+}
+
+#[test]
+fn facts_for_the_program_that_takes_over() {
+    let files = kept("facts.json");
+    assert!(files.len() >= 8, "{files:?}");
+    for file in files {
+        let text = fs::read(&file).expect("readable");
+        let facts = super::parse_facts(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert_read(&file, &text, &facts);
+    }
+}
+
+#[test]
+fn records_for_the_shim_that_comes_after_a_death() {
+    for file in kept("task.json") {
+        let text = fs::read(&file).expect("readable");
+        let record: Record = record::parse(&text, &file).unwrap_or_else(|error| panic!("{error}"));
+        // It has all that a shim needs, but is of another boot than this one.
+        let adoptable = record.adoptable();
+        assert!(adoptable.is_ok() || adoptable == Err("it is of an earlier boot of this host"), "{adoptable:?}");
+        assert_read(&file, &text, &record);
+    }
+    for file in kept("sandbox.json") {
+        let text = fs::read(&file).expect("readable");
+        let record: SandboxRecord = record::parse(&text, &file).unwrap_or_else(|error| panic!("{error}"));
+        assert_read(&file, &text, &record);
+    }
+    assert!(kept("task.json").len() >= 7 && !kept("sandbox.json").is_empty());
+}

@@ -13,9 +13,7 @@ pub struct Moment(u64);
 impl Moment {
     /// The current moment of CLOCK_MONOTONIC.
     pub fn now() -> Moment {
-        let now = clock_gettime(ClockId::Monotonic);
-        let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-        Moment(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default())
+        Moment(nanoseconds(ClockId::Monotonic))
     }
 
     /// The moment as a number, which [`Moment::of`] takes back.
@@ -49,6 +47,32 @@ impl Moment {
     }
 }
 
+/// How long after the boot something was, in nanoseconds of CLOCK_BOOTTIME, which counts while the host sleeps too: the
+/// clock by which the kernel tells when a process has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SinceBoot(u64);
+
+impl SinceBoot {
+    /// The current time of CLOCK_BOOTTIME.
+    pub fn now() -> SinceBoot {
+        SinceBoot(nanoseconds(ClockId::Boottime))
+    }
+
+    /// Whether a process that has begun at `started`, in clock ticks since the boot (proc_pid_stat(5)), has begun between
+    /// these.
+    pub fn include([from, to]: [SinceBoot; 2], started: u64) -> bool {
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        let began = started.saturating_mul(tick);
+        began + tick > from.0 && began <= to.0
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +87,17 @@ mod tests {
                 && now.before(Duration::from_nanos(2)).after(Duration::from_nanos(2)) == now
         );
         assert_eq!(now.to_come(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_process_is_known_by_when_it_has_begun() {
+        let before = SinceBoot::now();
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("it runs");
+        let between = [before, SinceBoot::now()];
+        let started = bowline_sys::proc_stat::started(child.id().cast_signed()).expect("it lives");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert!(SinceBoot::include(between, started));
+        let second = rustix::param::clock_ticks_per_second();
+        assert!(!SinceBoot::include(between, started + second) && !SinceBoot::include(between, started - second));
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Criu;
 use crate::claim::End;
-use crate::clock::Moment;
+use crate::clock::{Moment, SinceBoot};
 use crate::figures::ExecStarts;
 use crate::folder::Record;
 use crate::health::Health;
@@ -341,6 +341,9 @@ pub struct ExecFacts {
     pub pid: Option<i32>,
     /// When that process started, in clock ticks since the boot; gathered when facts are read.
     pub pid_started: Option<u64>,
+    /// Between these that process has begun.
+    #[serde(default)]
+    pub cloned_between: Option<[SinceBoot; 2]>,
     /// When the exec is killed, with all that it has started.
     pub deadline: Option<Moment>,
     /// When the exec was killed.
@@ -353,7 +356,7 @@ pub struct ExecFacts {
     pub group: Option<u64>,
     /// Whether the exec is in that cgroup.
     pub in_group: bool,
-    /// How the exec has ended.
+    /// How the exec has ended; `None` for one that has ended under another shim, where nobody has kept how.
     pub end: Option<ExecEnd>,
     /// The signal that ended it, if one did before its deadline.
     #[serde(default)]
@@ -364,6 +367,9 @@ pub struct ExecFacts {
     /// Whether the kernel killed it for lack of memory.
     #[serde(default)]
     pub oom_killed: bool,
+    /// The number of the task's event that tells its end, right before that is written.
+    #[serde(default)]
+    pub told_as: Option<u64>,
     /// When the exec was reaped; `None` until then.
     pub exited_at: Option<Timestamp>,
     /// Where the output went; gathered when facts are read.
@@ -374,6 +380,14 @@ impl ExecFacts {
     /// Whether the end was reported to everybody who must know; for a health check nobody must.
     pub fn is_exit_published(&self) -> bool {
         self.by == AskedBy::Check || self.life == exec::Life::ExitPublished
+    }
+
+    /// Its code, if it has ended by itself and the code is known.
+    pub fn exit_code(&self) -> Option<i32> {
+        match self.end {
+            Some(ExecEnd::Exited(code)) => Some(code),
+            Some(ExecEnd::TimedOut(_)) | None => None,
+        }
     }
 }
 

@@ -64,6 +64,7 @@ mod enforcement;
 mod entrance;
 pub mod events;
 mod exec_launch;
+mod exec_slots;
 mod executor;
 pub mod facts;
 mod fd_passing;

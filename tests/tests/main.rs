@@ -84,6 +84,7 @@ mod exec;
 mod exec_delegated;
 mod exec_interrupted;
 mod exec_security;
+mod exec_takeover;
 mod exit_report;
 mod explain;
 mod fallbacks;

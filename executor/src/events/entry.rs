@@ -152,10 +152,15 @@ impl Event {
 
 /// Shortens a command for an event: keeps words until there are too many.
 pub fn shortened<'a>(words: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    let mut left = LONGEST_COMMAND;
+    shortened_to(LONGEST_COMMAND, words)
+}
+
+/// Like [`shortened`], to this many bytes.
+pub fn shortened_to<'a>(most: usize, words: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    let mut left = most;
     let mut kept = Vec::new();
     for word in words {
-        if word.len() > left || kept.len() >= LONGEST_COMMAND / 8 {
+        if word.len() > left || kept.len() >= most / 8 {
             let end = (0..=left.min(word.len())).rev().find(|end| word.is_char_boundary(*end)).unwrap_or(0);
             kept.push(format!("{}…", &word[..end]));
             break;

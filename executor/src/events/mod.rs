@@ -14,7 +14,7 @@ mod entry;
 mod journal;
 mod reader;
 
-pub use entry::{Entry, Event, shortened};
+pub use entry::{Entry, Event, shortened, shortened_to};
 pub use journal::{CURRENT, Handed, Journal};
 pub use reader::Reader;
 #[cfg(feature = "fuzzing")]

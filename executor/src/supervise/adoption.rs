@@ -274,6 +274,7 @@ impl Supervisor {
 
     /// Supervises the task from here on.
     fn go_on_with(self: &Rc<Self>, task: &Rc<Task>) {
+        self.take_over_execs(task);
         self.see_off(task);
         if !task.is_live() || task.handles.borrow().init.is_none() {
             return;

@@ -17,7 +17,7 @@ use super::watching::until_end;
 use crate::clock::Moment;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};
-use crate::facts::{ExecEnd, ExecFacts, TaskFacts};
+use crate::facts::{ExecFacts, TaskFacts};
 use crate::manager_events::ManagerEvent;
 use crate::report::ExitReport;
 use crate::reserve::Put;
@@ -88,20 +88,14 @@ impl Supervisor {
 
     /// Reports that a command which a caller asked for was run.
     pub(super) fn tell_command(&self, task: &Task, command: &[String], exec: &ExecFacts) {
-        let exit_code = match exec.end {
-            Some(ExecEnd::Exited(code)) => Some(code),
-            Some(ExecEnd::TimedOut(_)) | None => None,
-        };
+        let exit_code = exec.exit_code();
         let started_at = exec.started_at.unwrap_or_else(Timestamp::now);
         self.tell(task, Event::Exec { command: shortened(command), exit_code, started_at });
     }
 
     /// Reports to the manager that its exec with this pid has ended.
     pub(super) fn tell_exec_exit(&self, task: &Task, pid: i32, exec: &ExecFacts) {
-        let code = match exec.end {
-            Some(ExecEnd::Exited(code)) => code,
-            Some(ExecEnd::TimedOut(_)) | None => 128 + libc::SIGKILL,
-        };
+        let code = exec.exit_code().unwrap_or(128 + libc::SIGKILL);
         let (name, at) = (exec.name.clone().unwrap_or_default(), exec.exited_at.unwrap_or_else(Timestamp::now));
         self.tell_of_exec(task, ManagerEvent::ExecExited { name, pid, code, at });
     }

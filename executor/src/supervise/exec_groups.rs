@@ -82,10 +82,9 @@ impl Supervisor {
     /// Takes over the cgroups of execs that a shim before this one has made: each exec that runs keeps its deadline.
     pub(super) fn take_over_exec_groups(self: &Rc<Self>, task: &Rc<Task>) {
         let names = task.with_cgroup(|cgroup| self.layout.names_below(cgroup)).unwrap_or_default();
-        let mut numbers: Vec<u64> = names.iter().filter_map(|name| group_number(name)).collect();
-        numbers.sort_unstable();
-        task.facts.change(|facts| facts.exec_groups_made = numbers.last().copied().unwrap_or_default());
-        self.kill_groups_in_time(task, &numbers);
+        let last = names.iter().filter_map(|name| group_number(name)).max();
+        task.facts.change(|facts| facts.exec_groups_made = last.unwrap_or_default());
+        self.go_on_with_exec_groups(task);
     }
 
     /// Goes on with the deadlines of those that an earlier shim has made, which belong to no exec that this one knows.

@@ -56,7 +56,8 @@ impl Supervisor {
     /// Goes on with what [`Self::begin_killing`] has begun.
     pub(super) fn kill_on(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool, since: Moment) {
         let group = task.handles.borrow().execs.get(&number).and_then(|exec| exec.group.clone());
-        let killing = Rc::new(Killing::begin(claim, group.filter(|_| in_group), since));
+        let held = task.handles.borrow().execs.get(&number).and_then(|exec| exec.pidfd.as_ref()?.try_clone().ok());
+        let killing = Rc::new(Killing::begin(claim, held, group.filter(|_| in_group), since));
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || {
             let (supervisor, task, killing) = (supervisor.clone(), task.clone(), killing.clone());
@@ -108,11 +109,12 @@ struct Killing {
 }
 
 impl Killing {
-    fn begin(claim: Claim, group: Option<Rc<ExecGroup>>, since: Moment) -> Killing {
+    fn begin(claim: Claim, held: Option<OwnedFd>, group: Option<Rc<ExecGroup>>, since: Moment) -> Killing {
         // Kill it by pidfd: it may not have reached its cgroup or its session yet. An exec that has just been
         // reaped is gone, and its pid may belong to another process.
         let lived = claim.is_unreaped();
-        let own: Vec<OwnedFd> = lived.then(|| sys::pidfd_open(claim.pid).ok()).flatten().into_iter().collect();
+        let pidfd = lived.then(|| held.or_else(|| sys::pidfd_open(claim.pid).ok())).flatten();
+        let own: Vec<OwnedFd> = pidfd.into_iter().collect();
         // An error means that it has ended.
         own.iter().for_each(|own| drop(sys::pidfd_send_signal(own.as_fd(), libc::SIGKILL)));
         Killing { claim, group, since, lived, dying: RefCell::new(own.into()) }

@@ -16,7 +16,7 @@ use super::handles::ExecHandles;
 use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::claim::Claim;
-use crate::clock::Moment;
+use crate::clock::{Moment, SinceBoot};
 use crate::cloning::Report;
 use crate::exec_launch;
 use crate::facts::{AskedBy, ExecEnd, ExecFacts, TaskFacts};
@@ -128,6 +128,7 @@ impl Supervisor {
             })
         });
         task.handles.borrow_mut().execs.insert(number, ExecHandles { group, ..ExecHandles::default() });
+        task.keep_exec(number);
         let begun = match task.exec_process(request).await {
             Ok(process) => self.run_exec(task, request, &process, number).await,
             Err(error) => Err(error),
@@ -143,6 +144,7 @@ impl Supervisor {
         let logging = self.start_logger(request.logger.as_ref()).await?;
         let targets = logging.as_ref().map(Logging::targets);
         let (stdio, wiring, tails) = wire(request, targets, task.owner_of_streams(process))?;
+        let before_it = SinceBoot::now();
         let expecting = self.children.expect();
         let (mut report, pid, in_group) = match self.clone_exec(task, process, &stdio, number).await {
             // The exec has no process that could be killed.
@@ -157,7 +159,7 @@ impl Supervisor {
         drop(stdio);
         let claim = expecting.claim(pid);
         drop(expecting);
-        let deadline = task.exec_is_cloned(number, &claim, tails, in_group);
+        let deadline = task.exec_is_cloned(number, &claim, before_it, tails, in_group);
         if !task.is_live() {
             // The task's end may have looked for execs before this one existed.
             self.kill_exec(task, number).await;
@@ -211,7 +213,7 @@ impl Supervisor {
                         }
                         Life::Killing => {
                             let killed = supervisor.kill_exec(&task, number).await;
-                            task.exec_has_ended(number, ExecEnd::TimedOut(killed), Timestamp::now());
+                            task.exec_has_ended(number, Some(ExecEnd::TimedOut(killed)), Timestamp::now());
                         }
                         Life::Ended => supervisor.end_exec(&task, number).await,
                         Life::Starting | Life::ExitPublished => return,
@@ -225,7 +227,7 @@ impl Supervisor {
     async fn exec_runs(&self, task: &Task, number: u64) {
         let Some((claim, _)) = task.exec_claim(number) else {
             let unknown = ExecEnd::Exited(128 + libc::SIGKILL);
-            return task.exec_has_ended(number, unknown, Timestamp::now());
+            return task.exec_has_ended(number, Some(unknown), Timestamp::now());
         };
         let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
         match before(deadline, claim.ended()).await {
@@ -236,7 +238,8 @@ impl Supervisor {
                     let Some(exec) = facts.execs.get_mut(&number) else { return };
                     (exec.signal, exec.oom_killed) = (signal, oom_killed);
                 });
-                task.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at);
+                let known = Some(ExecEnd::Exited(end.ended.code())).filter(|_| end.ended != Ended::Unknown);
+                task.exec_has_ended(number, known, end.at);
             }
             None => task.exec_comes_to(number, Trigger::Deadline),
         }
@@ -270,9 +273,13 @@ impl Supervisor {
         let Some(exec) = task.facts.look(|facts| facts.execs.get(&number).cloned()) else { return };
         task.exec_comes_to(number, Trigger::ExitPublished);
         match &exec.by {
+            // That of an earlier shim counts no more.
+            AskedBy::Check if exec.unwanted => task.forget_exec(number),
             AskedBy::Check => {}
             AskedBy::Caller(command) => {
+                task.exec_is_told(number);
                 self.tell_command(task, command, &exec);
+                task.let_go_of_exec(number);
                 if exec.unwanted {
                     task.forget_exec(number);
                 }
@@ -433,6 +440,7 @@ impl Task {
                 exec.started_at = Some(Timestamp::now());
             }
         });
+        self.keep_exec(number);
     }
 
     fn exec_comes_to(&self, number: u64, trigger: Trigger) {
@@ -440,15 +448,39 @@ impl Task {
     }
 
     /// Records that an exec was cloned, and keeps the claim that reports its end. Returns its deadline.
-    fn exec_is_cloned(&self, number: u64, claim: &Claim, tails: Vec<Tail>, in_group: bool) -> Option<Moment> {
+    fn exec_is_cloned(
+        &self,
+        number: u64,
+        claim: &Claim,
+        before_it: SinceBoot,
+        tails: Vec<Tail>,
+        in_group: bool,
+    ) -> Option<Moment> {
         if let Some(handles) = self.handles.borrow_mut().execs.get_mut(&number) {
             (handles.claim, handles.tails) = (Some(claim.clone()), tails);
         }
-        self.facts.change(|facts| {
+        let deadline = self.facts.change(|facts| {
             let exec = facts.execs.get_mut(&number)?;
             (exec.pid, exec.in_group) = (Some(claim.pid), in_group);
+            exec.cloned_between = Some([before_it, SinceBoot::now()]);
             exec.deadline
-        })
+        });
+        self.keep_exec(number);
+        deadline
+    }
+
+    /// Keeps what is known of an exec for a shim that comes after this one's death.
+    pub(super) fn keep_exec(&self, number: u64) {
+        if let Some(slots) = &mut self.handles.borrow_mut().exec_slots {
+            self.facts.look(|facts| facts.execs.get(&number).map(|exec| slots.keep(number, exec)));
+        }
+    }
+
+    /// Lets a later shim know nothing of an exec any more: its end is told.
+    pub(super) fn let_go_of_exec(&self, number: u64) {
+        if let Some(slots) = &mut self.handles.borrow_mut().exec_slots {
+            slots.forget(number);
+        }
     }
 
     /// The claim that reports an exec's end, and whether the exec is in its own cgroup.
@@ -459,14 +491,23 @@ impl Task {
 
     /// Records that an exec was reaped or is no longer waited for: it takes no more signals and no more
     /// attachments.
-    fn exec_has_ended(&self, number: u64, end: ExecEnd, exited_at: Timestamp) {
+    fn exec_has_ended(&self, number: u64, end: Option<ExecEnd>, exited_at: Timestamp) {
         self.facts.change(|facts| {
             let Some(exec) = facts.execs.get_mut(&number) else { return };
             exec.life.on(Trigger::Ended);
             // An exec may be reaped before the shim learns that its program was executed.
             let exited_at = exec.started_at.map_or(exited_at, |started_at| exited_at.max(started_at));
-            (exec.pid, exec.end, exec.exited_at) = (None, Some(end), Some(exited_at));
+            (exec.pid, exec.end, exec.exited_at) = (None, end, Some(exited_at));
         });
+    }
+
+    /// Keeps by which event the end of an exec is told next: whoever finds that event does not tell it again.
+    fn exec_is_told(&self, number: u64) {
+        self.facts.note(|facts| {
+            let next = facts.events + 1;
+            facts.execs.get_mut(&number).map(|exec| exec.told_as = Some(next))
+        });
+        self.keep_exec(number);
     }
 
     /// Waits until an exec's end is reported and its output passed on, returns the outcome and forgets the exec.
@@ -519,6 +560,7 @@ impl Task {
         handles.lingering.retain(|pumps| !pumps.are_flushed());
         handles.lingering.extend(pumps.filter(|pumps| !pumps.are_flushed()));
         drop(handles);
+        self.let_go_of_exec(number);
         self.facts.change(|facts| facts.execs.remove(&number));
     }
 

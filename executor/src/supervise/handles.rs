@@ -14,6 +14,7 @@ use crate::claimed_uid::ClaimedUid;
 use crate::clock::Moment;
 use crate::cloning::Live;
 use crate::entrance::Entrance;
+use crate::exec_slots::ExecSlots;
 use crate::folder::Lock;
 use crate::init_program::InitWatch;
 use crate::io::{Lines, Pumps, Tail};
@@ -46,6 +47,8 @@ pub struct TaskHandles {
     pub tail: Tail,
     /// The handles of the task's execs, by number, until each exec's end is reported.
     pub execs: BTreeMap<u64, ExecHandles>,
+    /// What a later shim must know of them; `None` where no shim takes the task over.
+    pub exec_slots: Option<ExecSlots>,
     /// The streams of execs that are forgotten: what an exec has left running may write more, and readers may be slow.
     pub lingering: Vec<Rc<Pumps>>,
     /// An empty cgroup for an exec with a deadline, between two execs.
@@ -122,6 +125,7 @@ impl TaskHandles {
             pumps: None,
             tail,
             execs: BTreeMap::new(),
+            exec_slots: None,
             lingering: Vec::new(),
             exec_group: None,
             null: None,

@@ -367,10 +367,13 @@ impl Supervisor {
         };
         let task = Task::with(id.clone(), plan, handles);
         task.facts.note(|now| *now = facts);
+        if let Some(slots) = &mut task.handles.borrow_mut().exec_slots {
+            slots.take_over();
+        }
         Ok(task)
     }
 
-    fn open_group(&self, handles: &TaskHandles, number: u64) -> Option<Rc<cgroup::ExecGroup>> {
+    pub(super) fn open_group(&self, handles: &TaskHandles, number: u64) -> Option<Rc<cgroup::ExecGroup>> {
         let cgroup = handles.cgroup.as_ref()?;
         self.layout.open_exec_group(cgroup, &exec_groups::group_name(number), number).ok().map(Rc::new)
     }

@@ -64,6 +64,7 @@ impl Supervisor {
                 exec.deadline = due;
             }
         });
+        task.keep_exec(number);
         let hang_up = |cgroup: &_| self.layout.signal_session(cgroup, claim.pid, libc::SIGHUP);
         if claim.is_unreaped() {
             drop(task.with_cgroup(hang_up));

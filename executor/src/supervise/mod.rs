@@ -34,6 +34,7 @@ mod events;
 mod exec_groups;
 mod exec_killing;
 mod exec_process;
+mod exec_takeover;
 mod execs;
 mod handles;
 mod handover;

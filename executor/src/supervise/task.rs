@@ -21,6 +21,7 @@ use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::cloning::Live;
 use crate::entrance::Entrance;
+use crate::exec_slots::ExecSlots;
 use crate::facts::TaskFacts;
 use crate::folder::Folder;
 use crate::io::{Attachment, Lines, Tail, WindowSize};
@@ -94,7 +95,8 @@ impl Task {
     pub fn with(id: TaskId, plan: LaunchPlan, handles: TaskHandles) -> Task {
         let LaunchPlan { spec, namespaces, filter, record, particulars, folder, owns_folder, .. } = plan;
         let LaunchPlan { reserve, lock, claimed, shared, .. } = plan;
-        let handles = TaskHandles { reserve, lock, claimed, shared, ..handles };
+        let exec_slots = record.outlives_shim().then(|| ExecSlots::of(&folder));
+        let handles = TaskHandles { exec_slots, reserve, lock, claimed, shared, ..handles };
         Task {
             id,
             spec,

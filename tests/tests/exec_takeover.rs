@@ -1,0 +1,179 @@
+//! Execs that run while their shim dies: the next one knows them by their numbers, and tells each end once.
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Task, eventually, lacks, process_exists, storm, touch};
+use serde_json::{Value, json};
+
+const IDLE: &str = "exec sleep 1000";
+
+/// Runs until a file is there, and ends with its code.
+fn until(file: &str, code: i32) -> String {
+    format!("until [ -e /tmp/{file} ]; do sleep 0.02; done; exit {code}")
+}
+
+/// What the shim of the task knows of its execs, by number.
+fn known(host: &Host, task: &Task<'_>) -> Value {
+    host.bowline(["inspect", "--facts", task.id()]).assert_code(0).json()["tasks"][task.id()].clone()
+}
+
+fn pid_of(known: &Value, number: &str) -> i32 {
+    let pid = known["execs"][number]["pid"].as_i64().and_then(|pid| pid.try_into().ok());
+    pid.unwrap_or_else(|| panic!("exec {number} has no process in {known}"))
+}
+
+/// The command and the code of each exec whose end was told.
+fn told(host: &Host, task: &Task<'_>) -> Vec<(String, Value)> {
+    let lines = host.bowline(["events", "--json", task.id()]).assert_code(0).out();
+    let events = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let execs = events.filter(|event| event["event"] == "exec");
+    execs.map(|event| (event["command"][2].as_str().unwrap_or("").to_owned(), event["exit_code"].clone())).collect()
+}
+
+fn kill_and_adopt(task: &Task<'_>) {
+    task.crash_shim();
+    task.bowline("adopt", []).assert_says(task.id());
+}
+
+/// The code is known where the kernel keeps it.
+fn code(code: i32) -> Value {
+    if lacks("PIDFD_INFO_EXIT") { Value::Null } else { json!(code) }
+}
+
+#[test]
+fn one_that_runs_keeps_its_number_and_its_end_is_told() {
+    let host = Host::new();
+    let task = host.task(IDLE).flag("--init").start();
+    task.exec("exit 1").assert_code(1);
+    let (first, second) = (until("first", 5), until("second", 6));
+    task.exec_with(["-d"], &first).assert_code(0);
+    task.exec_with(["-d", "--timeout=1h"], &second).assert_code(0);
+    let before = known(&host, &task);
+    let pids = ["2", "3"].map(|number| pid_of(&before, number));
+    kill_and_adopt(&task);
+    task.exec("exit 4").assert_code(4);
+    let now = known(&host, &task);
+    assert_eq!(now["execs_begun"], 4, "{now}");
+    for (number, pid) in ["2", "3"].into_iter().zip(pids) {
+        assert_eq!(pid_of(&now, number), pid);
+        for field in ["by", "deadline", "group", "name", "started_at"] {
+            assert_eq!(now["execs"][number][field], before["execs"][number][field], "{field} of exec {number}");
+        }
+    }
+    // Lists of processes name them.
+    let top = task.bowline("top", ["--once", "--json"]).assert_code(0).json();
+    let rows = top.as_array().expect("a list").iter();
+    let execs: Vec<_> = rows.filter(|row| pids.contains(&(row["pid"].as_i64().unwrap_or(0) as i32))).collect();
+    assert_eq!(execs.iter().map(|row| row["exec"].clone()).collect::<Vec<_>>(), [json!(2), json!(3)], "{top}");
+    touch(task.program_pid(), "first");
+    eventually("the first has ended", || (!process_exists(pids[0])).then_some(()));
+    // Once more, with one that has ended and one that runs.
+    eventually("it is told", || told(&host, &task).iter().any(|(script, _)| *script == first).then_some(()));
+    kill_and_adopt(&task);
+    touch(task.program_pid(), "second");
+    eventually("it is told", || told(&host, &task).iter().any(|(script, _)| *script == second).then_some(()));
+    let expected = [("exit 1", json!(1)), ("exit 4", json!(4)), (&*first, code(5)), (&*second, code(6))]
+        .map(|(s, c)| (s.to_owned(), c));
+    assert_eq!(told(&host, &task), expected);
+    let now = known(&host, &task);
+    assert_eq!((&now["execs"], &now["execs_begun"]), (&json!({}), &json!(4)));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn one_that_has_ended_without_a_shim_is_told_once_and_its_code_is_not_known() {
+    let host = Host::new();
+    let task = host.task(IDLE).flag("--init").start();
+    let script = until("end", 5);
+    task.exec_with(["-d"], &script).assert_code(0);
+    let (pid, program) = (pid_of(&known(&host, &task), "1"), task.program_pid());
+    task.crash_shim();
+    touch(program, "end");
+    eventually("it has ended", || (!process_exists(pid)).then_some(()));
+    for _ in 0..2 {
+        task.bowline("adopt", []).assert_says(task.id());
+        eventually("it is told", || (!told(&host, &task).is_empty()).then_some(()));
+        task.crash_shim();
+    }
+    task.exec("exit 3").assert_code(3);
+    let now = known(&host, &task);
+    assert_eq!((&now["execs"], &now["execs_begun"]), (&json!({}), &json!(2)));
+    assert_eq!(told(&host, &task), [(script, Value::Null), ("exit 3".to_owned(), json!(3))]);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn its_deadline_is_kept_where_it_has_no_cgroup_of_its_own_too() {
+    let host = Host::new();
+    // Its cgroup may have none below: the exec's session is killed then.
+    let task = host.task(IDLE).flag("--init").start();
+    let exec = task.spawn_exec(["--timeout=2s"], "sleep 1002; true");
+    eventually("it runs", || (!known(&host, &task)["execs"]["1"]["started_at"].is_null()).then_some(()));
+    task.crash_shim();
+    exec.finish().assert_code(125);
+    task.bowline("adopt", []).assert_says(task.id());
+    eventually("its deadline came", || (told(&host, &task).len() == 1).then_some(()));
+    assert_eq!(told(&host, &task)[0].1, Value::Null);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn through_kills_and_upgrades_in_turns_nothing_is_lost() {
+    let host = Host::new();
+    let more = "[healthcheck]\nexec = ['true']\ninterval = '1h'\n";
+    let task = host.task(IDLE).flag("--init").flag("--stop-timeout=50s").toml(more).start();
+    let script = until("end", 5);
+    task.exec_with(["-d", "--timeout=1h"], &script).assert_code(0);
+    let before = known(&host, &task)["execs"].clone();
+    let number = before.as_object().expect("execs").keys().next().expect("one runs").clone();
+    let pid = pid_of(&known(&host, &task), &number);
+    for _ in 0..2 {
+        kill_and_adopt(&task);
+        assert_eq!(pid_of(&known(&host, &task), &number), pid);
+        host.bowline(["upgrade", task.id()]).assert_code(0);
+        let now = known(&host, &task);
+        assert_eq!(pid_of(&now, &number), pid);
+        assert_eq!(now["execs"][&number]["deadline"], before[&number]["deadline"]);
+    }
+    touch(task.program_pid(), "end");
+    eventually("it is told", || (!told(&host, &task).is_empty()).then_some(()));
+    assert_eq!(told(&host, &task), [(script, code(5))]);
+    task.end();
+    host.assert_nothing_left();
+}
+
+/// Execs of all lengths, some of which end just as their shim dies.
+#[test]
+fn storm_each_exec_has_one_number_and_one_end() {
+    let host = Host::new();
+    let task = host.task(IDLE).flag("--init").start();
+    let mut begun = 0;
+    storm(8, |round| {
+        let scripts = [0, 1, 3, 9, 50].map(|hundredths| format!("sleep 0.{hundredths:02}; : {round}"));
+        for script in &scripts {
+            task.exec_with(["-d"], script).assert_code(0);
+        }
+        begun += scripts.len();
+        std::thread::sleep(std::time::Duration::from_millis(3 * (round as u64 % 12)));
+        if round % 3 == 0 {
+            host.bowline(["upgrade", task.id()]).assert_code(0);
+        } else {
+            task.crash_shim();
+            task.bowline("adopt", []).assert_code(0);
+        }
+        let now = known(&host, &task);
+        assert_eq!(now["execs_begun"], begun, "round {round}: {now}");
+        let of_round = || {
+            let all = told(&host, &task);
+            scripts.iter().map(|script| all.iter().filter(|(told, _)| told == script).count()).collect::<Vec<_>>()
+        };
+        eventually(format_args!("all ends of round {round} are told"), || {
+            of_round().iter().all(|times| *times > 0).then_some(())
+        });
+        assert_eq!(of_round(), [1; 5], "round {round}");
+    });
+    task.end();
+    host.assert_nothing_left();
+}

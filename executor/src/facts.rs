@@ -16,15 +16,14 @@ use crate::checkpoint::Criu;
 use crate::claim::End;
 use crate::clock::{Moment, SinceBoot};
 use crate::figures::ExecStarts;
-use crate::folder::Record;
-use crate::health::Health;
+use crate::folder::{History, Record};
 use crate::io::Progress;
 use crate::lifecycle::{exec, sandbox, shim, task};
-use crate::report::{ExitReport, StoppedBy};
+use crate::report::ExitReport;
 use crate::sandbox::SandboxRecord;
 use crate::stats::Last;
 use crate::waits::Work;
-use crate::watch::{Finding, ProcessIdentity, Watched};
+use crate::watch::ProcessIdentity;
 
 /// Everything that one shim knows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -125,7 +124,7 @@ impl SandboxFacts {
 }
 
 /// What a shim knows of a task.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TaskFacts {
     /// The state of the task.
     pub life: task::Life,
@@ -141,20 +140,13 @@ pub struct TaskFacts {
     pub mounted: Option<PathBuf>,
     /// When the shim is charged to its own cgroup for this task, if that is yet to happen.
     pub settles_at: Option<Moment>,
-    /// The results of its health checks, if it has any.
-    pub health: Option<Health>,
+    /// What has happened to it that a later shim cannot find out.
+    #[serde(flatten)]
+    pub history: History,
     /// The state of its health checks, if it has any.
     pub checks: Option<Checks>,
-    /// What its watch has seen.
-    pub watched: Watched,
     /// When its time is over, if it is limited and not over yet.
     pub times_out_at: Option<Moment>,
-    /// What has stopped the task, or is stopping it.
-    pub stopped_by: Option<StoppedBy>,
-    /// The finding for which its watch has stopped it.
-    pub stopped_for: Option<Finding>,
-    /// Signals that were sent to init, each once.
-    pub sent: BTreeSet<i32>,
     /// How many processes besides init a kill hit.
     pub killed: Option<u64>,
     /// Its execs by number, until the end of each was reported.
@@ -169,11 +161,6 @@ pub struct TaskFacts {
     pub exec_groups_left: VecDeque<u64>,
     /// How many events it has had.
     pub events: u64,
-    /// OOM kills that were reported.
-    pub oom_kills: u64,
-    /// How often its own limit was hit when the last kill was reported; kept where the counters may
-    /// go before its end is known.
-    pub limit_met: Option<u64>,
     /// The OOM kills that its own slice has counted and its cgroup has not: those of an earlier task.
     #[serde(default)]
     pub kills_before: Option<u64>,
@@ -211,10 +198,11 @@ pub struct Particulars {
 }
 
 /// The state of a task's cgroup, and of its shim's, which goes with the last task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cgroups {
     /// The cgroups are in use.
+    #[default]
     InUse,
     /// The cgroups are being removed.
     Removing,
@@ -260,42 +248,7 @@ pub struct Output {
 impl TaskFacts {
     /// The facts of a task whose init was cloned.
     pub fn new(record: Box<Record>, particulars: Particulars) -> TaskFacts {
-        TaskFacts {
-            life: task::Life::Starting,
-            steps: 0,
-            record,
-            particulars,
-            restored: false,
-            mounted: None,
-            settles_at: None,
-            health: None,
-            checks: None,
-            watched: Watched::default(),
-            times_out_at: None,
-            stopped_by: None,
-            stopped_for: None,
-            sent: BTreeSet::new(),
-            killed: None,
-            execs: BTreeMap::new(),
-            execs_begun: 0,
-            exec_starts: ExecStarts::default(),
-            exec_groups_made: 0,
-            exec_groups_left: VecDeque::new(),
-            events: 0,
-            oom_kills: 0,
-            limit_met: None,
-            kills_before: None,
-            oom_looks: VecDeque::new(),
-            end: None,
-            init_lost: None,
-            counted: None,
-            rest_killed: 0,
-            cgroups: Cgroups::InUse,
-            step_due: None,
-            fetched: false,
-            report: None,
-            output: None,
-        }
+        TaskFacts { record, particulars, ..TaskFacts::default() }
     }
 
     /// The number of the running exec with this name.

@@ -13,7 +13,7 @@ use crate::log::LogStream;
 use crate::watch::Finding;
 
 /// How a task ended. A value that this kernel cannot tell is null.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExitReport {
     /// Init's exit code, or 128 + the signal that ended it; null when the shim died and nobody was
     /// left to learn the code.

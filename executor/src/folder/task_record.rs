@@ -22,7 +22,7 @@ use crate::report::{ExitReport, SliceEnforcement, StoppedBy};
 use crate::watch::{Finding, Watched};
 
 /// The record of a task on disk.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Record {
     /// The description that the task was launched from; `None` for a manager's bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,16 +91,16 @@ pub struct Record {
     /// been run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poststop: Option<Box<Poststop>>,
-    /// What has happened to the task that a later shim cannot find out; absent while nothing has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remembered: Option<Box<Remembered>>,
+    /// What has happened to the task, as it was when the record was written; absent while nothing has.
+    #[serde(default, rename = "remembered", skip_serializing_if = "Option::is_none")]
+    pub history: Option<Box<History>>,
 }
 
-/// What a shim that takes a task over goes on from.
+/// What has happened to a task that a later shim cannot find out: it goes on from there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Remembered {
-    /// How the task is being stopped.
+pub struct History {
+    /// How the task is being stopped; in the record alone, as the task's life has it too.
     pub stop: Option<StopPlan>,
     /// What has stopped the task, or is stopping it.
     pub stopped_by: Option<StoppedBy>,
@@ -115,12 +115,7 @@ pub struct Remembered {
     /// How often its own limit was hit when the last of them was reported.
     pub limit_met: Option<u64>,
     /// What its watch has reported.
-    #[serde(skip_serializing_if = "is_default")]
     pub watched: Watched,
-}
-
-fn is_default(watched: &Watched) -> bool {
-    *watched == Watched::default()
 }
 
 fn is_none(paths: &[Option<PathBuf>; 2]) -> bool {
@@ -191,36 +186,10 @@ impl Record {
 /// The report of a task whose shim died before it.
 pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
     ExitReport {
-        exit_code: None,
-        signal: None,
-        signal_sent_by_shim: false,
-        stopped_by: None,
-        stopped_for: None,
-        oom_killed: None,
-        oom_killed_init: None,
-        oom_cgroup: None,
         started_at: record.and_then(|r| r.started_at),
         exited_at: Timestamp::now(),
-        cpu_usec: None,
-        memory_peak_bytes: None,
-        memory_limit_bytes: None,
-        memory_limit_hits: None,
-        memory_high_hits: None,
-        oom_kills: None,
-        cpu_periods: None,
-        throttled_periods: None,
-        throttled_usec: None,
-        pids_limit: None,
-        pids_limit_hits: None,
-        processes_killed: None,
-        output_tail: None,
-        output_dropped_bytes: 0,
-        output_unwritten: Vec::new(),
-        health: None,
-        events: 0,
         enforcement: record.and_then(|r| r.enforcement.clone()),
         shim_died: true,
-        init_lost: None,
-        unwritten: None,
+        ..ExitReport::default()
     }
 }

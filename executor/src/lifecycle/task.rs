@@ -17,10 +17,11 @@ use super::shutdown::StopPlan;
 use crate::clock::Moment;
 
 /// Where a task is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
     /// Init was cloned, and is being set up.
+    #[default]
     Starting,
     /// Set up; the user's program does not run yet.
     Created,

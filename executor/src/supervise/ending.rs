@@ -224,7 +224,7 @@ impl Task {
     fn is_killed_by_others(&self) -> bool {
         self.facts.look(|facts| {
             let killed = facts.end.is_some_and(|end| end.ended == Ended::Signaled(libc::SIGKILL));
-            killed && !facts.sent.contains(&libc::SIGKILL)
+            killed && !facts.history.sent.contains(&libc::SIGKILL)
         })
     }
 
@@ -233,7 +233,7 @@ impl Task {
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
         let mut last = last.or(self.facts.look(|facts| facts.counted.clone()).unwrap_or_default());
         // Kills that were reported have happened, even where nothing counts them any more.
-        let (told, limit_met) = self.facts.look(|facts| (facts.oom_kills, facts.limit_met));
+        let (told, limit_met) = self.facts.look(|facts| (facts.history.oom_kills, facts.history.limit_met));
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);
         // A cgroup that had run out of memory has gone before its kill was counted.
@@ -247,7 +247,7 @@ impl Task {
             // Init was reaped, perhaps before the shim learned that its program was executed.
             let End { ended, at } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
             let exited_at = facts.record.started_at.map_or(at, |started_at| at.max(started_at));
-            let by_shim = |signal| facts.sent.contains(&signal);
+            let by_shim = |signal| facts.history.sent.contains(&signal);
             let signal = match ended {
                 Ended::Signaled(signal) => Some(signal),
                 Ended::Exited(_) | Ended::Unknown => None,
@@ -267,8 +267,12 @@ impl Task {
                 exit_code: (ended != Ended::Unknown).then(|| ended.code()),
                 signal: signal.map(signal_name),
                 signal_sent_by_shim: signal.is_some_and(by_shim),
-                stopped_by: facts.stopped_by,
-                stopped_for: facts.stopped_for.clone().filter(|_| facts.stopped_by == Some(StoppedBy::Watch)),
+                stopped_by: facts.history.stopped_by,
+                stopped_for: facts
+                    .history
+                    .stopped_for
+                    .clone()
+                    .filter(|_| facts.history.stopped_by == Some(StoppedBy::Watch)),
                 oom_killed: oom.any(),
                 oom_killed_init: oom.init(),
                 oom_cgroup: oom.cgroup(&record.cgroup),
@@ -289,7 +293,7 @@ impl Task {
                 output_tail: Some(output_tail),
                 output_dropped_bytes,
                 output_unwritten: record.task.as_ref().map(|task| self.output_unwritten(task)).unwrap_or_default(),
-                health: facts.health.clone(),
+                health: facts.history.health.clone(),
                 events: facts.events + 1,
                 enforcement: record.enforcement.as_ref().map(|recorded| enforcement::now(layout, recorded)),
                 // Its shim did, and nobody has kept how it ended.

@@ -128,11 +128,11 @@ impl Supervisor {
     /// Reports that the kernel has killed processes for lack of memory since the last call. `None` if it has not;
     /// else whether init was the last that it killed.
     pub(super) fn tell_oom(&self, task: &Task, kills: Option<u64>) -> Option<bool> {
-        let kills = kills.filter(|kills| *kills > task.facts.look(|facts| facts.oom_kills))?;
+        let kills = kills.filter(|kills| *kills > task.facts.look(|facts| facts.history.oom_kills))?;
         let met = task.with_unit(|cgroup| stats::last(&self.layout, cgroup).own_limit_met).flatten();
         task.facts.change(|facts| {
-            facts.oom_kills = kills;
-            facts.limit_met = met.or(facts.limit_met);
+            facts.history.oom_kills = kills;
+            facts.history.limit_met = met.or(facts.history.limit_met);
         });
         let (last, init) = task.facts.look(|TaskFacts { record, .. }| {
             let handles = task.handles.borrow();
@@ -207,7 +207,7 @@ impl Supervisor {
         }
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
-            let kills = task.facts.look(|facts| facts.oom_kills);
+            let kills = task.facts.look(|facts| facts.history.oom_kills);
             self.act(task, Finding::Oom { kills }, action);
         }
         true

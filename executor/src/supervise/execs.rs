@@ -123,7 +123,7 @@ impl Supervisor {
                 ends_with_caller: request.ends_with_caller,
                 deadline,
                 group,
-                oom_kills_before: facts.oom_kills,
+                oom_kills_before: facts.history.oom_kills,
                 ..ExecFacts::default()
             })
         });

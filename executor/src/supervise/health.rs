@@ -40,7 +40,7 @@ impl Supervisor {
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
         task.facts.change(|facts| {
             if facts.record.task.as_ref().is_some_and(|task| task.healthcheck.is_some()) {
-                facts.health.get_or_insert_default();
+                facts.history.health.get_or_insert_default();
                 let begun = Moment::now().before(has_run(facts));
                 facts.checks = Some(Checks { begun, due: None, under_way: None });
             }
@@ -120,7 +120,7 @@ impl Supervisor {
 
     fn learn(self: &Rc<Self>, task: &Task, check: Check, rules: &Healthcheck, in_start_period: bool) {
         let learn = |facts: &mut TaskFacts| {
-            let health = facts.health.get_or_insert_default();
+            let health = facts.history.health.get_or_insert_default();
             let before = (health.status, health.failing_streak);
             health.learn(check, rules.retries(), in_start_period);
             (before, health.status, health.failing_streak)
@@ -164,7 +164,7 @@ fn thread_ends(folder: &Path) -> Option<bool> {
 
 impl Task {
     fn health_status(&self) -> HealthStatus {
-        self.facts.look(|facts| facts.health.as_ref().map(|health| health.status)).unwrap_or_default()
+        self.facts.look(|facts| facts.history.health.as_ref().map(|health| health.status)).unwrap_or_default()
     }
 
     /// Whether init is ending: it exits, was killed, or has just been reaped.

@@ -73,7 +73,11 @@ impl Supervisor {
             status: Cow::Borrowed(facts.life.status().as_str()),
             started_at: facts.record.started_at,
             usage: task.with_cgroup(|cgroup| self.usage(cgroup)).ok(),
-            health: facts.health.as_ref().map(|h| HealthFigures { status: h.status, failing_streak: h.failing_streak }),
+            health: facts
+                .history
+                .health
+                .as_ref()
+                .map(|h| HealthFigures { status: h.status, failing_streak: h.failing_streak }),
             exec_starts: facts.exec_starts.clone().filled(),
             output_dropped_bytes: task.output_dropped(),
         })

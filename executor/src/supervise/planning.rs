@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
-use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Existed, Unit};
+use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Kind, Result};
 use bowline_spec::budget::settled_shares;
 use bowline_spec::id::TaskId;
@@ -27,7 +27,7 @@ use crate::claimed_uid::ClaimedUid;
 use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, ROOTFS, Record};
 use crate::hooks::{Container, Poststop};
-use crate::namespaces::{self, Identities, Namespaces};
+use crate::namespaces::{self, Namespaces};
 use crate::report::SliceEnforcement;
 use crate::request::{Bundle, Launch};
 use crate::rootfs::Additions;
@@ -218,29 +218,13 @@ impl Supervisor {
     fn record(&self, cgroup: String, unit: Option<Unit>) -> Record {
         Record {
             created_at: Timestamp::now(),
-            started_at: None,
-            pid: None,
-            pid_started: None,
-            init: false,
-            workload_pid: None,
             shim_pid: std::process::id().cast_signed(),
             cgroup: unit.as_ref().map_or(cgroup, Unit::path),
             identity: CgroupIdentity::to_come(),
-            parents_made: Existed::new(),
             unit,
             overhead: self.overhead.path(),
-            sandbox: None,
-            interfaces: Vec::new(),
-            durable: false,
-            enforcement: None,
-            user: None,
-            foreground: Default::default(),
-            secret_variables: false,
             limits: inheritance::to_record(),
-            launched_in: Identities::new(),
-            poststop: None,
-            remembered: None,
-            task: None,
+            ..Record::default()
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What a later shim goes on from: the record of a task or a sandbox on disk, kept as it is now.
 //!
 //! ```text
-//!   facts ─► remembered ─► task.json ─► the next shim's facts
-//!                  └─ refused, as by a full disk ─► tried again after an adoption, else with the next change
+//!   facts ─► history ─► task.json ─► the next shim's facts
+//!               └─ refused, as by a full disk ─► tried again after an adoption, else with the next change
 //! ```
 //!
 //! Must not: fail a task whose record cannot be written.
@@ -17,7 +17,7 @@ use super::supervisor::Supervisor;
 use super::task::Task;
 use super::watching::until_end;
 use crate::facts::TaskFacts;
-use crate::folder::Remembered;
+use crate::folder::History;
 use crate::lifecycle::task::Life;
 use crate::waits;
 
@@ -61,8 +61,8 @@ impl Task {
     /// Writes the record as it is now, with what a later shim must know.
     pub(super) fn write_record(&self) -> Result<()> {
         self.facts.note(|facts| {
-            let remembered = Some(facts.to_remember()).filter(|some| *some != Remembered::default());
-            facts.record.remembered = remembered.filter(|_| facts.record.outlives_shim()).map(Box::new);
+            let lasting = Some(facts.lasting()).filter(|_| facts.record.outlives_shim());
+            facts.record.history = lasting.filter(|some| *some != History::default()).map(Box::new);
         });
         self.facts.look(|facts| self.folder.write_record(&facts.record))
     }
@@ -83,30 +83,18 @@ impl Task {
 }
 
 impl TaskFacts {
-    fn to_remember(&self) -> Remembered {
+    fn lasting(&self) -> History {
         let stop = if let Life::Stopping(plan) = self.life { Some(plan) } else { None };
-        Remembered {
-            stop,
-            stopped_by: self.stopped_by,
-            stopped_for: self.stopped_for.clone(),
-            sent: self.sent.clone(),
-            health: self.health.clone(),
-            oom_kills: self.oom_kills,
-            limit_met: self.limit_met,
-            watched: self.watched.told(),
-        }
+        History { stop, watched: self.history.watched.told(), ..self.history.clone() }
     }
 
-    /// Sets what a shim before this one knew: the task was launched, and what the record remembers has happened.
+    /// Sets what a shim before this one knew: the task was launched, and what its record tells has happened.
     pub(super) fn go_on_from(&mut self, frozen: bool) {
-        let Remembered { stop, stopped_by, stopped_for, sent, health, oom_kills, limit_met, watched } =
-            self.record.remembered.as_deref().cloned().unwrap_or_default();
-        self.life = match stop {
+        self.history = self.record.history.as_deref().cloned().unwrap_or_default();
+        self.life = match self.history.stop.take() {
             Some(plan) => Life::Stopping(plan),
             None if frozen => Life::Paused,
             None => Life::Running,
         };
-        (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
-        (self.oom_kills, self.limit_met, self.watched) = (oom_kills, limit_met, watched);
     }
 }

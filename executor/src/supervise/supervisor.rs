@@ -468,7 +468,7 @@ impl Supervisor {
         let task = self.task(id)?;
         if task.is_live() {
             // The first reason counts.
-            task.facts.change(|facts| facts.stopped_by.get_or_insert(by).to_owned());
+            task.facts.change(|facts| facts.history.stopped_by.get_or_insert(by).to_owned());
         }
         let (default_signal, default_grace) = task.stop_defaults();
         let now = Moment::now();

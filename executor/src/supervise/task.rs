@@ -151,7 +151,7 @@ impl Task {
             pid: self.pid(),
             terminal: handles.lines().is_some_and(Lines::has_terminal),
             takes_input: handles.lines().is_some_and(Lines::take_input),
-            health: self.facts.look(|facts| facts.health.clone()),
+            health: self.facts.look(|facts| facts.history.health.clone()),
             unwritten: self.unwritten().map(Box::new),
         }
     }
@@ -415,7 +415,7 @@ impl Task {
             // Ended already, and not yet reaped.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             outcome => {
-                self.facts.change(|facts| facts.sent.insert(signal));
+                self.facts.change(|facts| facts.history.sent.insert(signal));
                 outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
             }
         }

@@ -23,6 +23,7 @@ use super::task::Task;
 use crate::clock::Moment;
 use crate::events::Event;
 use crate::facts::TaskFacts;
+use crate::folder::History;
 use crate::report::StoppedBy;
 use crate::stats;
 use crate::waits;
@@ -106,7 +107,7 @@ impl Supervisor {
             task.rests(|watched| &mut watched.high.due).await;
             task.has_rested(|watched| &mut watched.high.due);
             let events = file.count("high").unwrap_or_default();
-            if task.facts.note(|facts| facts.watched.high.rule.exceeded(events, above)) {
+            if task.facts.note(|facts| facts.history.watched.high.rule.exceeded(events, above)) {
                 task.rest(|watched| &mut watched.high.due);
                 self.found(task, Finding::MemoryHigh { events, above }, action);
                 self.remember(task);
@@ -153,9 +154,9 @@ impl Supervisor {
 
     async fn watch_memory(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchMemory) {
         let wanted = [(Part::Total, watch.above), (Part::Anon, watch.anon_above), (Part::Cache, watch.cache_above)];
-        while task.runs_for(watch.every(), |facts| Some(&mut facts.watched.memory.due)).await {
+        while task.runs_for(watch.every(), |facts| Some(&mut facts.history.watched.memory.due)).await {
             let Ok(use_now) = task.with_cgroup(|cgroup| stats::memory_in_use(&self.layout, cgroup)) else { return };
-            let before = task.facts.look(|facts| facts.watched.memory.rule);
+            let before = task.facts.look(|facts| facts.history.watched.memory.rule);
             for (index, (part, above)) in wanted.iter().enumerate() {
                 let bytes = match part {
                     Part::Total => use_now.total_bytes,
@@ -165,11 +166,11 @@ impl Supervisor {
                 // An unknown figure leaves the rule as it was.
                 let (Some(bytes), Some(above)) = (bytes, above) else { continue };
                 let above_bytes = above.as_u64();
-                if task.facts.note(|facts| facts.watched.memory.rule[index].holds(bytes > above_bytes)) {
+                if task.facts.note(|facts| facts.history.watched.memory.rule[index].holds(bytes > above_bytes)) {
                     self.found(task, Finding::Memory { part: *part, bytes, above_bytes }, watch.action);
                 }
             }
-            if task.facts.look(|facts| facts.watched.memory.rule != before) {
+            if task.facts.look(|facts| facts.history.watched.memory.rule != before) {
                 self.remember(task);
             }
         }
@@ -177,11 +178,11 @@ impl Supervisor {
 
     async fn watch_throttled(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchThrottled) {
         let (above_usec, every_usec) = (usec(watch.above.unwrap_or_default().as_std()), usec(watch.every()));
-        while task.runs_for(watch.every(), |facts| Some(&mut facts.watched.throttled.due)).await {
+        while task.runs_for(watch.every(), |facts| Some(&mut facts.history.watched.throttled.due)).await {
             let now = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup));
             let Ok(now) = now else { return };
             let Some(now) = now else { continue };
-            let (usec, news, changed) = task.facts.note(|TaskFacts { watched, .. }| {
+            let (usec, news, changed) = task.facts.note(|TaskFacts { history: History { watched, .. }, .. }| {
                 let usec = now.saturating_sub(std::mem::replace(&mut watched.throttled_usec, now));
                 let before = watched.throttled.rule;
                 (usec, watched.throttled.rule.holds(usec > above_usec), watched.throttled.rule != before)
@@ -203,15 +204,17 @@ impl Supervisor {
             return;
         }
         if let Ok(Some(usec)) = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup)) {
-            task.facts.note(|facts| facts.watched.throttled_usec = usec);
+            task.facts.note(|facts| facts.history.watched.throttled_usec = usec);
         }
     }
 
     async fn watch_processes(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchProcesses) {
         let Some(path) = self.overhead.path() else { return };
-        while task.runs_for(watch.every(), |facts| Some(&mut facts.watched.processes.due)).await {
+        while task.runs_for(watch.every(), |facts| Some(&mut facts.history.watched.processes.due)).await {
             let strays = self.strays(&path);
-            if let Some((processes, others)) = task.facts.note(|facts| facts.watched.processes.rule.twice(strays)) {
+            if let Some((processes, others)) =
+                task.facts.note(|facts| facts.history.watched.processes.rule.twice(strays))
+            {
                 self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action);
                 self.remember(task);
             }
@@ -252,7 +255,8 @@ impl Supervisor {
         match action {
             WatchAction::Report => {}
             WatchAction::Stop => {
-                task.facts.change(|facts| facts.stopped_for = facts.stopped_for.take().or(Some(finding)));
+                task.facts
+                    .change(|facts| facts.history.stopped_for = facts.history.stopped_for.take().or(Some(finding)));
                 if let Err(error) = self.shutdown(&task.id, None, None, StoppedBy::Watch) {
                     tracing::error!(%error, id = %task.id, "cannot stop a task that its watch asks to stop");
                 }
@@ -289,18 +293,18 @@ type Slot = fn(&mut Watched) -> &mut Option<Moment>;
 impl Task {
     /// Keeps a policy silent for [`REST`].
     fn rest(&self, due: Slot) {
-        self.facts.note(|facts| *due(&mut facts.watched) = Some(Moment::now().after(REST)));
+        self.facts.note(|facts| *due(&mut facts.history.watched) = Some(Moment::now().after(REST)));
     }
 
     /// Waits until a policy's silence is over. Returns whether it was silent.
     async fn rests(&self, due: Slot) -> bool {
-        let Some(until) = self.facts.note(|facts| *due(&mut facts.watched)) else { return false };
+        let Some(until) = self.facts.note(|facts| *due(&mut facts.history.watched)) else { return false };
         until.come().await;
         true
     }
 
     fn has_rested(&self, due: Slot) {
-        self.facts.note(|facts| *due(&mut facts.watched) = None);
+        self.facts.note(|facts| *due(&mut facts.history.watched) = None);
     }
 }
 

@@ -31,7 +31,7 @@ impl Task {
         let end = claim.ended().await;
         self.facts.look(|facts| match end.ended {
             // Whoever has killed both at once knows how they ended, also where the kernel does not tell.
-            Ended::Unknown if facts.record.init && facts.sent.contains(&libc::SIGKILL) => {
+            Ended::Unknown if facts.record.init && facts.history.sent.contains(&libc::SIGKILL) => {
                 End { ended: Ended::Signaled(libc::SIGKILL), ..end }
             }
             _ => end,

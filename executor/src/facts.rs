@@ -314,7 +314,7 @@ pub struct ExecFacts {
     /// The signal that ended it, if one did before its deadline.
     #[serde(default)]
     pub signal: Option<i32>,
-    /// The OOM kills of the task that were reported when the exec began.
+    /// The OOM kills of the task when the exec began.
     #[serde(default)]
     pub oom_kills_before: u64,
     /// Whether the kernel killed it for lack of memory.

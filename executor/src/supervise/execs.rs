@@ -114,6 +114,7 @@ impl Supervisor {
         task.handles.borrow().entrance.check().map_err(|error| error.within(format_args!("task {id}")))?;
         let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
         let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
+        let oom_kills_before = self.oom_kills_by_now(task);
         // Before anything is waited for: a signal, or the end of its caller, may come at once.
         let number = task.facts.change(|facts| {
             let group = group.as_ref().map(|group| group.number());
@@ -123,7 +124,7 @@ impl Supervisor {
                 ends_with_caller: request.ends_with_caller,
                 deadline,
                 group,
-                oom_kills_before: facts.history.oom_kills,
+                oom_kills_before,
                 ..ExecFacts::default()
             })
         });
@@ -243,6 +244,14 @@ impl Supervisor {
             }
             None => task.exec_comes_to(number, Trigger::Deadline),
         }
+    }
+
+    /// How many processes the kernel has killed for lack of memory: those that are reported, unless more are being counted.
+    fn oom_kills_by_now(&self, task: &Task) -> u64 {
+        let (reported, is_counting) = task.facts.look(|facts| (facts.history.oom_kills, !facts.oom_looks.is_empty()));
+        let count = |cgroup: &Cgroup| self.layout.oom_kills_now(cgroup);
+        let counted = is_counting.then(|| task.with_cgroup(count).ok()).flatten().flatten();
+        counted.unwrap_or_default().max(reported)
     }
 
     /// Whether the kernel has killed an exec for lack of memory: SIGKILL has ended it, which neither the shim has sent nor

@@ -16,9 +16,9 @@ mod systemd;
 
 use bowline_executor::systemd::{Property, Request};
 use bowline_executor::{Error, Kind, Result, Unit};
-use tokio::time::Instant;
 pub use host::answer;
 use systemd::{NO_SUCH_UNIT, Refusal, Systemd, UNIT_EXISTS, plain, values};
+use tokio::time::Instant;
 
 /// How many times a slice may vanish between our look and the start of a unit in it.
 const VANISHED: u32 = 10;

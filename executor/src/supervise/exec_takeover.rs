@@ -5,6 +5,8 @@
 //!   slot ─► its process lives, in the task's cgroup ─► an exec like any other, without streams and without a caller
 //!        └► it has gone ─► its end is an event, unless the journal has that ─► the slot is free
 //! ```
+//!
+//! Must not: signal an exec, nor take a process for one that was not cloned when the slot says so.
 
 use std::rc::Rc;
 

@@ -1,6 +1,7 @@
 //! What each version has told of its tasks is read. `scripts/keep-facts` has written it, with the programs of then: beside
 //! a change of the facts, keep those of the program before, in a folder with the next number.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -35,6 +36,11 @@ fn assert_whole(then: &Value, now: &Value, at: &str) {
                     assert_whole(then, now, &format!("{at}.{key}"));
                 }
             }
+        }
+        // A set of capabilities has no order.
+        (Value::Array(then), Value::Array(now)) if then.iter().all(Value::is_string) => {
+            let names = |all: &[Value]| all.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+            assert_eq!(names(then), names(now), "{at}");
         }
         (Value::Array(then), Value::Array(now)) if then.len() == now.len() => {
             then.iter().zip(now).enumerate().for_each(|(index, (then, now))| {

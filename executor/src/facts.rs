@@ -10,13 +10,15 @@ use std::path::PathBuf;
 use bowline_spec::budget::{Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::checkpoint::Criu;
 use crate::claim::End;
 use crate::clock::{Moment, SinceBoot};
 use crate::figures::ExecStarts;
 use crate::folder::{History, Record};
+use crate::handover;
 use crate::io::Progress;
 use crate::lifecycle::{exec, sandbox, shim, task};
 use crate::report::ExitReport;
@@ -140,8 +142,9 @@ pub struct TaskFacts {
     pub mounted: Option<PathBuf>,
     /// When the shim is charged to its own cgroup for this task, if that is yet to happen.
     pub settles_at: Option<Moment>,
-    /// What has happened to it that a later shim cannot find out.
-    #[serde(flatten)]
+    /// What has happened to it that a later shim cannot find out. In JSON, its fields are beside the others;
+    /// [`TaskFacts::read`] reads them.
+    #[serde(flatten, skip_deserializing)]
     pub history: History,
     /// The state of its health checks, if it has any.
     pub checks: Option<Checks>,
@@ -246,6 +249,19 @@ pub struct Output {
 }
 
 impl TaskFacts {
+    /// Reads all facts of a task. What serde makes for fields beside each other is 50 KB.
+    ///
+    /// # Errors
+    /// An error for what are no facts.
+    pub fn read<'de, D: Deserializer<'de>>(from: D) -> Result<TaskFacts, D::Error> {
+        let value = Value::deserialize(from)?;
+        let read = || {
+            let history = handover::read_value(value.clone())?;
+            Ok(TaskFacts { history, ..handover::read_value(value)? })
+        };
+        read().map_err(|error: serde_json::Error| serde::de::Error::custom(error))
+    }
+
     /// The facts of a task whose init was cloned.
     pub fn new(record: Box<Record>, particulars: Particulars) -> TaskFacts {
         TaskFacts { record, particulars, ..TaskFacts::default() }

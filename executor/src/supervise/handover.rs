@@ -81,6 +81,7 @@ struct HandedSandbox {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct HandedTask {
+    #[serde(deserialize_with = "TaskFacts::read")]
     facts: TaskFacts,
     spec: Box<Spec>,
     filter: Option<seccomp::Handed>,

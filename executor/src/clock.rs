@@ -63,7 +63,7 @@ impl SinceBoot {
     pub fn include([from, to]: [SinceBoot; 2], started: u64) -> bool {
         let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         let began = started.saturating_mul(tick);
-        began + tick > from.0 && began <= to.0
+        began.saturating_add(tick) > from.0 && began <= to.0
     }
 }
 

@@ -249,7 +249,7 @@ pub struct Output {
 }
 
 impl TaskFacts {
-    /// Reads all facts of a task. What serde makes for fields beside each other is 50 KB.
+    /// Reads all facts of a task. What serde makes of fields beside each other would be 40 KB.
     ///
     /// # Errors
     /// An error for what are no facts.

@@ -254,6 +254,7 @@ VM_CASES = apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syste
 	doctor::every_controller_that_the_kernel_has_mounted_is_found doctor::tasks_can_run_on_a_host_that_runs_the_tests \
 	exec_security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
 	exec_security::its_cgroups_are_inits_seen_from_inside_and_outside \
+	exec_takeover::one_that_runs_keeps_its_number_and_its_end_is_told \
 	exit_report::cpu_time_and_peak_memory_are_the_tasks exit_report::it_has_every_field \
 	explain::a_child_that_ran_out_of_memory_and_an_init_that_lives_on \
 	fields::huge_pages_are_limited_or_refused fields::on_v2_a_limit_with_swap_is_never_lost \

@@ -144,6 +144,36 @@ fn through_kills_and_upgrades_in_turns_nothing_is_lost() {
     host.assert_nothing_left();
 }
 
+/// As the case above, of a task that has a terminal, and of one whose stop is under way.
+#[test]
+fn so_it_is_beside_a_terminal_and_a_stop_that_goes_on() {
+    let host = Host::new();
+    let deaf = "trap '' TERM HUP; echo ready; while :; do sleep 0.05; done";
+    for stops in [false, true] {
+        let build = host.task(deaf).flag("--init").flag("--stop-timeout=50s");
+        let task = if stops { build.start() } else { build.flag("-t").start() };
+        task.wait_for_line("ready");
+        let script = until("end", 5);
+        task.exec_with(["-d"], &script).assert_code(0);
+        let pid = pid_of(&known(&host, &task), "1");
+        let stop = stops.then(|| host.spawn(["stop", "--grace=1h", task.id()]));
+        let status = if stops { "stopping" } else { "running" };
+        eventually("it is recorded", || (task.status() == status).then_some(()));
+        for _ in 0..2 {
+            kill_and_adopt(&task);
+            host.bowline(["upgrade", task.id()]).assert_code(0);
+            assert_eq!((task.status(), pid_of(&known(&host, &task), "1")), (status.to_owned(), pid));
+        }
+        touch(task.program_pid(), "end");
+        eventually("it is told", || (!told(&host, &task).is_empty()).then_some(()));
+        assert_eq!(told(&host, &task), [(script, code(5))]);
+        let report = task.end();
+        assert_eq!(report["stopped_by"], "request", "{report:?}");
+        drop(stop);
+    }
+    host.assert_nothing_left();
+}
+
 /// Execs of all lengths, some of which end just as their shim dies.
 #[test]
 fn storm_each_exec_has_one_number_and_one_end() {

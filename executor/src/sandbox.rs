@@ -473,7 +473,7 @@ impl Places {
 pub struct Undone {
     /// The helpers that were moved to the root cgroup, as theirs is gone.
     pub moved: Vec<i32>,
-    /// What was not as recorded, and was therefore left.
+    /// Left alone: it did not match the record.
     pub alone: LeftAlone,
 }
 

@@ -80,12 +80,12 @@ impl Layout {
         Layout { version: Version::V2, hierarchies: Vec::new(), kept: None, found: None }
     }
 
-    /// Keeps the cgroup at `path`, a sandbox's, whatever that is opened from now on is removed from it.
+    /// Never removes the sandbox's cgroup at `path`, even when one below it goes.
     pub fn keep(&mut self, path: &str) {
         self.kept = Some(path.to_owned());
     }
 
-    /// Keeps the cgroup at `path`, whatever ends it from now on, where it was there before.
+    /// Never removes what existed of the cgroup at `path` before its task.
     pub fn keep_found(&mut self, path: &str, existed: &Existed) {
         self.found = Some((path.to_owned(), existed.clone()));
     }

@@ -419,7 +419,7 @@ impl Stream {
         }
     }
 
-    /// Passes on a chunk of this length that a shim to come would find, each step of which is stored.
+    /// Passes on a chunk, storing each step for the next shim.
     fn pass_on_kept(&mut self, length: usize) {
         let Stream { outlets, route: Route { log, tail, unread: Some(unread), .. }, unlogged, .. } = self else {
             return;

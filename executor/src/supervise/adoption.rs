@@ -428,7 +428,7 @@ fn pumps(
     tail: &Tail,
 ) -> Result<Pumps> {
     let description = plan.record.description()?;
-    // Opened by the next write: what is torn is gone on with first.
+    // Opened by the next write; a torn line is completed first.
     let logs = log::go_on(description, &LogFiles::of(description, id, plan.folder.path()), log::Handed::default());
     let said = [&description.output.stdout, &description.output.stderr];
     let targets: Vec<Target> = said.into_iter().zip(&plan.record.foreground).map(target).collect();

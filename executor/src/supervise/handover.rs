@@ -153,7 +153,7 @@ impl Supervisor {
             let handles = task.handles.borrow();
             if handles.held.as_ref().is_some_and(|held| held.hand_over().is_none()) {
                 return refused(format!(
-                    "task {id} was not started yet, and its seccomp filter lets it not say why it fails"
+                    "task {id} was not started yet, and its seccomp filter keeps it from reporting a failure"
                 ));
             }
             if handles.pumps.is_none() {

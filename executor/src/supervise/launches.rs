@@ -187,7 +187,7 @@ impl Supervisor {
     }
 
     /// Records init before it is ordered to start the program: should the shim die before that is recorded, a later one
-    /// finds out whether it was started. Not where only its filter's agent lets it go on: nothing tells then.
+    /// finds out whether it was started. Except with a seccomp agent, where this cannot be known.
     fn record_init(&self, task: &Task) {
         let is_known = task.facts.look(|facts| facts.record.outlives_shim());
         if is_known && task.filter.as_ref().is_none_or(|filter| filter.listener.is_none()) {

@@ -72,7 +72,7 @@ impl Client {
         Ok(Task::new(&self.state, id, &self.programs))
     }
 
-    /// Asks the shim for the launch. A new shim, of a binary that is known, need not say first what it serves.
+    /// Asks the shim for the launch. No version check for a binary already checked.
     async fn launch(&self, up: &mut Up, request: LaunchRequest) -> Result<()> {
         if up.binary.as_ref().is_some_and(|binary| self.programs.is_known_to_serve(binary)) {
             let shim = up.shim.clone();

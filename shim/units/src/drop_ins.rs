@@ -40,7 +40,7 @@ fn folder(of: impl AsRef<Path>, unit: &str) -> PathBuf {
     of.as_ref().join(format!("{unit}.d"))
 }
 
-/// The drop-ins of `unit` that hold properties of those that we set, whoever has set them.
+/// The drop-ins of `unit` that set a property that bowline manages, no matter who wrote them.
 ///
 /// # Errors
 /// `Internal` for a file that cannot be read.

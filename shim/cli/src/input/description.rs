@@ -22,7 +22,7 @@ pub fn read(file: &Path, is_member: bool, on_top: impl FnOnce(&mut Task) -> Resu
         true => bowline_spec::parse_member_with(&text, format, on_top),
         false => bowline_spec::parse_with(&text, format, on_top),
     };
-    // What it has left undone is what would be wrong then.
+    // An error below would only be a consequence of this one.
     laid_on?;
     task.map_err(|invalid| Error::from(invalid).within(file.display()))
 }
@@ -35,7 +35,7 @@ pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox) -> Result<()>
     let (text, format) = text_of(file)?;
     let mut laid_on = Ok(());
     let parsed = bowline_spec::parse_sandbox_with(&text, format, |sandbox| laid_on = on_top(sandbox));
-    // What it has left undone is what would be wrong then.
+    // An error below would only be a consequence of this one.
     laid_on?;
     parsed.map_err(|invalid| Error::from(invalid).within(file.display()))
 }

@@ -116,6 +116,16 @@ fn what_cannot_be_moved_is_named() {
         let message = refusal(&containerd, &with_devices(&containerd, &json!({ device: { "name": name } })));
         assert!(message.contains("linux.netDevices") && message.contains(why), "{message}");
     }
+    // None of several is moved if one of them cannot be.
+    let Some(other) = Veth::new(&host, 'f') else { return };
+    for devices in [
+        json!({ veth.name.clone(): { "name": "eth7" }, "zz-nowhere": {} }),
+        json!({ veth.name.clone(): { "name": "eth7" }, other.name.clone(): { "name": "eth7" } }),
+    ] {
+        let message = refusal(&containerd, &with_devices(&containerd, &devices));
+        assert!(message.contains("linux.netDevices"), "{message}");
+        assert!(ip(&host, &["link", "show", &veth.name]).0 && ip(&host, &["link", "show", &other.name]).0, "{devices}");
+    }
     let hosts = with_devices(&containerd, &json!({ veth.name.clone(): {} })).without_namespace("network");
     let message = refusal(&containerd, &hosts);
     assert!(message.contains("linux.netDevices: without a network namespace"), "{message}");

@@ -70,34 +70,51 @@ pub async fn give(spec: &Spec, pid: i32) -> Result<()> {
         let what = || "cannot enter the task's network";
         sys::setns(network.as_fd(), libc::CLONE_NEWNET).doing(Kind::Internal, what)?;
         let inside = Socket::open().doing(Kind::Internal, what)?;
-        all.into_iter().try_for_each(|(name, as_name)| {
-            let moved = give_one(&host, &inside, &network, name, as_name);
-            moved.map_err(|why| {
-                let as_name = if as_name == name { String::new() } else { format!(" as {as_name}") };
-                Error::new(Kind::BadSpec, format!("linux.netDevices.{name}: cannot move it{as_name}: {why}"))
-            })
+        let refused = |name: &str, as_name: &str, why: std::io::Error| {
+            let as_name = if as_name == name { String::new() } else { format!(" as {as_name}") };
+            Error::new(Kind::BadSpec, format!("linux.netDevices.{name}: cannot move it{as_name}: {why}"))
+        };
+        // Before any is moved: the kernel removes one that is in the network of a launch that fails.
+        let find = |(index, (name, as_name)): (usize, &(&str, &str))| {
+            let is_twice = all[..index].iter().any(|(_, other)| other == as_name && !other.contains('%'));
+            Device::find(&host, &inside, name, as_name, is_twice).map_err(|why| refused(name, as_name, why))
+        };
+        let devices = all.iter().enumerate().map(find).collect::<Result<Vec<Device>>>()?;
+        devices.iter().zip(&all).try_for_each(|(device, (name, as_name))| {
+            device.give(&host, &inside, &network, as_name).map_err(|why| refused(name, as_name, why))
         })
     })
     .await
 }
 
-fn give_one(host: &Socket, inside: &Socket, network: &OwnedFd, name: &str, as_name: &str) -> std::io::Result<()> {
-    let (index, is_loopback) = host.find(name)?;
-    if is_loopback {
-        return Err(std::io::Error::other("it is a loopback interface, which stays in its network"));
+/// A device that can be moved.
+struct Device {
+    index: i32,
+    /// What goes with it: moving takes its addresses away.
+    addresses: Vec<Address>,
+}
+
+impl Device {
+    fn find(host: &Socket, inside: &Socket, name: &str, as_name: &str, is_twice: bool) -> std::io::Result<Device> {
+        let (index, is_loopback) = host.find(name)?;
+        if is_loopback {
+            return Err(std::io::Error::other("it is a loopback interface, which stays in its network"));
+        }
+        if is_twice || inside.find(as_name).is_ok() {
+            return Err(Errno::EXIST.into());
+        }
+        Ok(Device { index, addresses: host.addresses(index)?.into_iter().filter(Address::is_kept).collect() })
     }
-    if inside.find(as_name).is_ok() {
-        return Err(Errno::EXIST.into());
+
+    fn give(&self, host: &Socket, inside: &Socket, network: &OwnedFd, as_name: &str) -> std::io::Result<()> {
+        // The kernel may give it another number, and the name where that is a template.
+        let before = inside.indices()?;
+        // Nobody sets it down first: a move that is refused leaves it as it was.
+        host.move_to(self.index, network.as_fd(), as_name)?;
+        let after: BTreeSet<i32> = inside.indices()?;
+        let moved = after.difference(&before).next().copied();
+        let index = moved.ok_or_else(|| std::io::Error::other("it is not in the task's network"))?;
+        self.addresses.iter().try_for_each(|address| inside.add(index, address))?;
+        inside.set_up(index)
     }
-    // Moving it takes them away.
-    let addresses: Vec<Address> = host.addresses(index)?.into_iter().filter(Address::is_kept).collect();
-    // The kernel may give it another number, and the name where that is a template.
-    let before = inside.indices()?;
-    // Nobody sets it down first: a move that is refused leaves it as it was.
-    host.move_to(index, network.as_fd(), as_name)?;
-    let after: BTreeSet<i32> = inside.indices()?;
-    let moved = after.difference(&before).next().copied();
-    let index = moved.ok_or_else(|| std::io::Error::other("it is not in the task's network"))?;
-    addresses.iter().try_for_each(|address| inside.add(index, address))?;
-    inside.set_up(index)
 }

@@ -106,7 +106,8 @@ impl KeptExec {
             most /= 4;
             match &mut self.by {
                 AskedBy::Caller(command) if most > 0 => *command = shortened_to(most, &*command),
-                _ => return None,
+                // Only who resizes its terminal or signals it needs that, and has lost its connection then.
+                _ => drop(self.name.take()?),
             }
         }
     }
@@ -160,14 +161,19 @@ impl ExecSlots {
     pub fn keep(&mut self, number: u64, exec: &ExecFacts) {
         self.changes = self.changes.wrapping_add(1);
         let mut kept = KeptExec { change: self.changes, ..KeptExec::of(number, exec) };
-        let Some((text, at)) = kept.text().zip(self.free()) else { return };
+        let free = self.free();
         let Some((map, _)) = &self.map else { return };
         if map.load(0) < number as u32 {
             map.store(0, number as u32);
         }
+        let before = self.used.get(&number).copied();
+        // Without a second one, what is cut off is lost.
+        let Some((text, at)) = kept.text().zip(free.or(before)) else { return };
+        map.store(at, 0);
         map.write(at + 4, &text);
         map.store(at, text.len() as u32);
-        if let Some(before) = self.used.insert(number, at) {
+        self.used.insert(number, at);
+        if let Some(before) = before.filter(|before| *before != at) {
             map.store(before, 0);
         }
     }
@@ -250,6 +256,20 @@ mod tests {
         next.take_over();
         [10, 20, 30, 41].into_iter().for_each(|number| next.forget(number));
         assert_eq!(read_again(&folder), (41, vec![]), "no number comes twice");
+    }
+
+    #[test]
+    fn where_there_is_no_room_numbers_go_on_and_what_is_known_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut all = slots(&folder);
+        let long = ExecFacts { name: Some("\u{1}".repeat(1000)), ..exec("true") };
+        (1..=7).for_each(|number| all.keep(number, &long));
+        // As on a full disk.
+        all.failed = true;
+        all.keep(8, &exec("true"));
+        all.keep(3, &ExecFacts { pid: Some(8), ..exec("true") });
+        let (begun, kept) = slots(&folder).take_over();
+        assert_eq!((begun, kept.len(), kept[2].pid), (8, 7, Some(8)));
     }
 
     #[test]

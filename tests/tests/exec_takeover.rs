@@ -99,6 +99,8 @@ fn one_that_has_ended_without_a_shim_is_told_once_and_its_code_is_not_known() {
     let now = known(&host, &task);
     assert_eq!((&now["execs"], &now["execs_begun"]), (&json!({}), &json!(2)));
     assert_eq!(told(&host, &task), [(script, Value::Null), ("exit 3".to_owned(), json!(3))]);
+    let explained = task.bowline("explain", []).assert_code(0).out();
+    assert!(!explained.contains("deadline"), "{explained}");
     task.end();
     host.assert_nothing_left();
 }

@@ -55,8 +55,11 @@ pub enum Event {
     Exec {
         /// The command and its arguments, cut short where they are long.
         command: Vec<String>,
-        /// Null when the deadline came first.
+        /// Null when the deadline came first, or where nobody knows it.
         exit_code: Option<i32>,
+        /// Whether it has ended after its shim had died, and nobody knows how; absent otherwise.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shim_died: bool,
         /// When its program was executed.
         started_at: Timestamp,
     },
@@ -214,7 +217,8 @@ mod tests {
         let many = vec![String::new(); 10_000];
         for words in [long, many] {
             let command = shortened(&words);
-            let line = entry(Event::Exec { command, exit_code: Some(0), started_at: Timestamp::MAX }).line();
+            let line =
+                entry(Event::Exec { command, exit_code: Some(0), shim_died: false, started_at: Timestamp::MAX }).line();
             assert!(line.expect("JSON").len() <= LONGEST_LINE);
         }
         let unified = (0..1000).map(|n| (format!("file.{n}"), "1".to_owned())).collect();

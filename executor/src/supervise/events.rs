@@ -90,7 +90,10 @@ impl Supervisor {
     pub(super) fn tell_command(&self, task: &Task, command: &[String], exec: &ExecFacts) {
         let exit_code = exec.exit_code();
         let started_at = exec.started_at.unwrap_or_else(Timestamp::now);
-        self.tell(task, Event::Exec { command: shortened(command), exit_code, started_at });
+        self.tell(
+            task,
+            Event::Exec { command: shortened(command), exit_code, shim_died: exec.end.is_none(), started_at },
+        );
     }
 
     /// Reports to the manager that its exec with this pid has ended.

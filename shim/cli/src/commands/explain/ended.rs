@@ -314,7 +314,7 @@ pub fn watched(events: &[Entry]) -> Option<Finding> {
 
 /// Reports that commands in the task were killed at their timeout.
 pub fn execs(events: &[Entry]) -> Option<Finding> {
-    let late = |entry: &&Entry| matches!(entry.event, Event::Exec { exit_code: None, .. });
+    let late = |entry: &&Entry| matches!(entry.event, Event::Exec { exit_code: None, shim_died: false, .. });
     let late = events.iter().filter(late).count() as u64;
     (late > 0).then(|| {
         let sentence = format!("{} run in it {} killed at a deadline", count(late, "command"), was(late));

@@ -56,6 +56,30 @@ pub fn set(trees: &Trees, tree: BorrowedFd<'_>, options: &Options, binds: Binds)
     }
 }
 
+/// Sets the flags of `tree` and of the mounts below that `options` name for all of them. In a user namespace, those below
+/// lose none and keep their mode of access times: any of them may be locked.
+///
+/// # Errors
+/// `BadSpec` where an option names a flag of the top mount that is locked.
+pub fn set_below(trees: &Trees, tree: BorrowedFd<'_>, options: &Options, binds: Binds) -> Result<()> {
+    let what = || "cannot set its recursive attributes";
+    let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
+    if all.is_none() {
+        return Ok(());
+    }
+    if !binds.in_user_namespace {
+        return trees.change(tree, true, all).doing(Kind::Unsupported, what);
+    }
+    let before = stage::attributes(tree).doing(Kind::Internal, what)?;
+    let added = MountAttributes { set: all.set & !ACCESS_TIMES, ..MountAttributes::default() };
+    if !added.is_none() {
+        trees.change(tree, true, added).doing(Kind::Unsupported, what)?;
+    }
+    trees.change(tree, false, all).doing(Kind::Unsupported, what)?;
+    let of_top = Options { set: all.set, clear: all.clear, ..Options::default() };
+    keep_locked(trees, tree, &of_top, before)
+}
+
 /// All flags that no option names are cleared, but for access times, which are named whole or not at all.
 fn exactly(options: &Options) -> MountAttributes {
     let all = LOCKABLE | libc::MOUNT_ATTR_NOSYMFOLLOW;

@@ -390,11 +390,7 @@ fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, bind
     }
     propagate(wanted, recursive && below)?;
     bind_flags::set(trees, tree, options, binds)?;
-    if options.set_recursive | options.clear_recursive != 0 {
-        let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
-        trees.change(tree, true, all).doing(Kind::Unsupported, || "cannot set its recursive attributes")?;
-    }
-    Ok(())
+    bind_flags::set_below(trees, tree, options, binds)
 }
 
 /// The error of this mount.

@@ -33,7 +33,7 @@ use crate::request::{Bundle, Launch, Launched, Source};
 use crate::reserve::Reserve;
 use crate::rootfs::Additions;
 use crate::rootfs::layers::{self, Layer};
-use crate::{bundle, enforcement, rootfs, waits};
+use crate::{bundle, enforcement, rootfs, stats, waits};
 
 /// A task that is set up but has not executed its program yet.
 struct Created {
@@ -496,10 +496,19 @@ impl Supervisor {
         }
     }
 
-    /// Applies the limits of the plan to a new cgroup.
+    /// Applies the limits of the plan to a cgroup without a process. One that was there before keeps its limit of
+    /// processes, unless the description says another.
     pub(super) fn limit_new(&self, cgroup: &Cgroup, plan: &LaunchPlan) -> Result<()> {
         let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-        resources.map_or(Ok(()), |resources| self.layout.apply(cgroup, resources))
+        let Some(resources) = resources else { return Ok(()) };
+        let is_default = plan.is_described() && plan.record.task.as_ref().is_some_and(|task| task.pids.is_none());
+        if !is_default || cgroup::is_ours(&plan.record.cgroup) || stats::last(&self.layout, cgroup).pids_limit.is_none()
+        {
+            return self.layout.apply(cgroup, resources);
+        }
+        let mut resources = resources.clone();
+        resources.set_pids(None);
+        self.layout.apply(cgroup, &resources)
     }
 
     /// Creates the task's cgroup, applies the limits and clones init into it.

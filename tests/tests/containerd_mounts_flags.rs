@@ -93,6 +93,13 @@ fn flags_of_a_bind_are_locked_in_a_user_namespace() {
         ("nodiratime", "bind,strictatime", Err("the mode of access times")),
         ("noatime", "bind,relatime", Err("the mode of access times")),
         ("relatime", "bind,nodiratime", Err("the mode of access times")),
+        // What options name for all mounts of a bind is locked too.
+        ("nosuid", "rbind,rnoexec,rrw", Ok("rw,nosuid,noexec,relatime")),
+        ("ro", "rbind,rrw", Err("ro")),
+        ("noexec", "rbind,rexec", Err("noexec")),
+        ("nosuid", "bind,rsuid", Err("nosuid")),
+        ("nodev", "rbind,rdev,rro", Err("nodev")),
+        ("relatime", "rbind,rnoatime", Err("the mode of access times")),
     ] {
         let source = source(&host, "source", has);
         let bundle = of(&containerd, &source, options).with_users();

@@ -187,6 +187,14 @@ fn a_cgroup_that_is_there_is_used_with_its_limits_and_stays() {
     assert_is_as_it_was(&own);
     host.described(&toml.replace("'sleep'", "'/nowhere'")).assert_refused(127, &["/nowhere"]);
     assert_is_as_it_was(&own);
+    // Its limit of processes, too, where the description says none.
+    let limit = hierarchy("pids").join(&own.path()[1..]).join("pids.max");
+    fs::write(&limit, "7").expect("root may");
+    let task = host.described(&toml.replace("pids = 50\n", "")).start();
+    assert_eq!(fs::read_to_string(&limit).expect("readable"), "7\n");
+    task.end();
+    assert_eq!(fs::read_to_string(&limit).expect("readable"), "7\n");
+    assert_is_as_it_was(&own);
     freeze(&own, true);
     host.described(&toml).assert_refused(125, &[own.path(), "frozen"]);
     freeze(&own, false);

@@ -265,8 +265,8 @@ fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
     for (name, most) in [
         ("bowline", 9444),
-        ("bowline-shim", 7104),
-        ("containerd-shim-bowline-v1", 7560),
+        ("bowline-shim", 7108),
+        ("containerd-shim-bowline-v1", 7564),
         ("nomad-driver-bowline", 4814),
     ] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;

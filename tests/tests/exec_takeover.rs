@@ -73,9 +73,11 @@ fn one_that_runs_keeps_its_number_and_its_end_is_told() {
     }
     // Lists of processes name them.
     let top = task.bowline("top", ["--once", "--json"]).assert_code(0).json();
-    let rows = top.as_array().expect("a list").iter();
-    let execs: Vec<_> = rows.filter(|row| pids.contains(&(row["pid"].as_i64().unwrap_or(0) as i32))).collect();
-    assert_eq!(execs.iter().map(|row| row["exec"].clone()).collect::<Vec<_>>(), [json!(2), json!(3)], "{top}");
+    let rows = top.as_array().expect("a list");
+    for (pid, number) in pids.into_iter().zip([2, 3]) {
+        let row = rows.iter().find(|row| row["pid"] == pid).expect("it is listed");
+        assert_eq!(row["exec"], number, "{top}");
+    }
     touch(task.program_pid(), "first");
     eventually("the first has ended", || (!process_exists(pids[0])).then_some(()));
     // Once more, with one that has ended and one that runs.

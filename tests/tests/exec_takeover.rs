@@ -202,7 +202,6 @@ fn storm_each_exec_has_one_number_and_one_end() {
             task.exec_with(["-d"], script).assert_code(0);
         }
         begun += scripts.len();
-        std::thread::sleep(std::time::Duration::from_millis(3 * (round as u64 % 12)));
         if round % 3 == 0 {
             host.bowline(["upgrade", task.id()]).assert_code(0);
         } else {

@@ -3,7 +3,7 @@
 //!
 //! Reads every path of names in the sources, in a `use` or in the midst of code.
 
-mod security_page;
+mod named_tests;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What each version has told of its tasks is read. `scripts/keep-facts` has written it, with the programs of then: beside
-//! a change of the facts, keep those of the program before, in a folder with the next number.
+//! Facts and records that earlier versions wrote can still be read. `scripts/keep-facts` made these files with the programs
+//! of that version. Before you change the facts, run it once more, into a folder with the next number.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -2,17 +2,18 @@
 //! told.
 //!
 //! ```text
-//!   slot ─► its process lives, in the task's cgroup ─► an exec like any other, without streams and without a caller
+//!   slot ─► its process lives ─► an exec like any other, without streams and without a caller
 //!        └► it has gone ─► its end is an event, unless the journal has that ─► the slot is free
 //! ```
 //!
 //! Must not: signal an exec, nor take a process for one that was not cloned when the slot says so.
 
+use std::io;
 use std::rc::Rc;
 
 use bowline_error::Result;
 use bowline_sys as sys;
-use bowline_sys::proc_stat;
+use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
 use super::adoption::claim_by_pidfd;
@@ -31,10 +32,16 @@ impl Supervisor {
         let taken = task.handles.borrow_mut().exec_slots.as_mut().map(|slots| slots.take_over());
         let Some((begun, kept)) = taken else { return };
         task.facts.change(|facts| facts.execs_begun = begun);
-        let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup)).unwrap_or_default();
         for exec in kept {
             let number = exec.number;
-            let live = exec.pid.filter(|pid| pids.contains(pid)).and_then(|_| live(&exec));
+            let live = match live(&exec) {
+                Ok(live) => live,
+                Err(error) => {
+                    // As where no descriptor is left. The slot stays: a later shim may find it.
+                    tracing::warn!(%error, number, "whether an exec runs is not known");
+                    continue;
+                }
+            };
             let is_told = exec.told_as.is_some_and(|event| event <= task.facts.look(|facts| facts.events));
             // One that was not executed yet may never be.
             let ends = live.is_none() && exec.started_at.is_some() && !is_told;
@@ -76,11 +83,15 @@ impl Supervisor {
 }
 
 /// The process of an exec, if it is still there.
-fn live(exec: &KeptExec) -> Option<Live> {
-    let (pid, between) = exec.pid.zip(exec.cloned_between)?;
-    let started = proc_stat::started(pid).filter(|started| SinceBoot::include(between, *started))?;
-    let pidfd = sys::open_process(pid, started).ok()??;
-    Some(Live { pid, pidfd })
+///
+/// # Errors
+/// Where it may be, and cannot be looked at.
+fn live(exec: &KeptExec) -> io::Result<Option<Live>> {
+    let Some((pid, between)) = exec.pid.zip(exec.cloned_between) else { return Ok(None) };
+    let stat = proc_stat::find(pid)?;
+    let started = stat.as_deref().and_then(ProcStat::parse).and_then(|stat| stat.started());
+    let Some(started) = started.filter(|started| SinceBoot::include(between, *started)) else { return Ok(None) };
+    Ok(sys::open_process(pid, started)?.map(|pidfd| Live { pid, pidfd }))
 }
 
 /// The facts of an exec that has ended without a shim.

@@ -371,6 +371,9 @@ impl Supervisor {
         if let Some(slots) = &mut task.handles.borrow_mut().exec_slots {
             slots.take_over();
         }
+        // A program of before there were slots has kept none.
+        let numbers: Vec<u64> = task.facts.look(|facts| facts.execs.keys().copied().collect());
+        numbers.into_iter().for_each(|number| task.keep_exec(number));
         Ok(task)
     }
 

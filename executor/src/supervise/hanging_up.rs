@@ -8,6 +8,7 @@
 //! An exec without a deadline has no cgroup of its own, as making one takes longer than all the rest. It gets one here:
 //! the deadline of the cgroup is stored with it, so that the next program or shim keeps it.
 
+use std::os::fd::AsFd as _;
 use std::rc::Rc;
 
 use bowline_cgroup::ExecGroup;
@@ -30,7 +31,13 @@ impl Supervisor {
         let task = self.task(id)?;
         task.until_exec_begins(name).await;
         let number = task.facts.look(|facts| facts.exec_named(name)).ok_or_else(|| task.exec_has_exited(name))?;
-        let claim = task.exec_claim(number).map(|(claim, _)| claim).filter(Claim::is_unreaped);
+        // Of one that an earlier shim has started, somebody else reaps the end.
+        let held = |pid: &i32| match task.handles.borrow().execs.get(&number).and_then(|exec| exec.pidfd.as_ref()) {
+            Some(pidfd) => sys::pid_of(pidfd.as_fd()) == Some(*pid),
+            None => true,
+        };
+        let claim = task.exec_claim(number).map(|(claim, _)| claim);
+        let claim = claim.filter(|claim| claim.is_unreaped() && held(&claim.pid));
         // No other group has its number while it is unreaped.
         match claim.map(|claim| sys::signal_group(claim.pid, signal.number())) {
             None => Err(task.exec_has_exited(name)),

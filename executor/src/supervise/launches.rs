@@ -501,7 +501,8 @@ impl Supervisor {
     pub(super) fn limit_new(&self, cgroup: &Cgroup, plan: &LaunchPlan) -> Result<()> {
         let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         let Some(resources) = resources else { return Ok(()) };
-        let is_default = plan.is_described() && plan.record.task.as_ref().is_some_and(|task| task.pids.is_none());
+        let is_unsaid = plan.record.task.as_ref().is_some_and(|task| task.pids.is_none());
+        let is_default = plan.is_described() && plan.record.unit.is_none() && is_unsaid;
         if !is_default || cgroup::is_ours(&plan.record.cgroup) || stats::last(&self.layout, cgroup).pids_limit.is_none()
         {
             return self.layout.apply(cgroup, resources);

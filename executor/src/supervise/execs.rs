@@ -246,9 +246,12 @@ impl Supervisor {
         }
     }
 
-    /// How many processes the kernel has killed for lack of memory: those that are reported, unless more are being counted.
+    /// How many processes the kernel has killed for lack of memory: those that are reported, unless more are being counted,
+    /// or nobody watches yet.
     fn oom_kills_by_now(&self, task: &Task) -> u64 {
-        let (reported, is_counting) = task.facts.look(|facts| (facts.history.oom_kills, !facts.oom_looks.is_empty()));
+        let (reported, is_counting) = task
+            .facts
+            .look(|facts| (facts.history.oom_kills, facts.settles_at.is_some() || !facts.oom_looks.is_empty()));
         let count = |cgroup: &Cgroup| self.layout.oom_kills_now(cgroup);
         let counted = is_counting.then(|| task.with_cgroup(count).ok()).flatten().flatten();
         counted.unwrap_or_default().max(reported)

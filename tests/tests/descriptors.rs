@@ -8,7 +8,7 @@ use std::path::Path;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Process, Task, binary, cgroup_of, eventually, fds_of, patience, process_exists, unix_sockets,
+    Process, Task, binary, cgroup_of, eventually, fds_of, name_of, patience, process_exists, unix_sockets,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
@@ -40,6 +40,14 @@ fn assert_as_before(task: &Task<'_>, before: &[String], what: &str) {
     eventually(format_args!("{what}: as many are open as before: {before:#?}"), || {
         (open(task).len() <= before.len()).then_some(())
     });
+}
+
+/// Ends what sleeps in it, once that are so many.
+#[track_caller]
+fn end_sleepers(task: &Task<'_>, count: usize) {
+    let asleep = || task.processes().into_iter().filter(|pid| name_of(*pid) == "sleep").count();
+    eventually(format_args!("{count} of its processes sleep"), || (asleep() == count).then_some(()));
+    task.exec("pkill -x sleep || killall sleep; true");
 }
 
 /// An attach that is connected: the shim has its streams open.
@@ -168,9 +176,8 @@ fn execs_at_the_same_time_keep_no_more_than_one() {
     let host = Host::new();
     let task = silent(&host);
     let before = open(&task);
-    let all: Vec<Process> = (0..5).map(|_| task.spawn_exec(["--timeout=60s"], "echo begun; exec sleep 1000")).collect();
-    all.iter().for_each(|exec| exec.wait_for_out("begun"));
-    task.exec("pkill -x sleep || killall sleep; true");
+    let all: Vec<Process> = (0..5).map(|_| task.spawn_exec(["--timeout=60s"], "exec sleep 1000")).collect();
+    end_sleepers(&task, 1 + all.len());
     all.into_iter().for_each(|exec| drop(exec.finish()));
     assert_as_before(&task, &before, "execs");
     task.end();
@@ -189,7 +196,7 @@ fn a_group_whose_daemon_has_ended_is_removed() {
         task.exec_with(["--timeout=60s"], "sleep 1000 >/dev/null 2>&1 & true").assert_code(0);
     }
     assert!(groups() >= 4);
-    task.exec("pkill -x sleep || killall sleep; true");
+    end_sleepers(&task, 1 + 4);
     eventually("they have ended", || (task.processes().len() <= 2).then_some(()));
     // Each that is made anew, as those that are free are in use, takes an old one away.
     for _ in 0..4 {
@@ -278,6 +285,11 @@ fn where_none_are_left_a_request_is_refused_and_the_exit_is_reported() {
     host.assert_nothing_left();
 }
 
+/// How many sockets the shim has open: it makes none but for who connects.
+fn sockets_of(shim: i32) -> usize {
+    fds_of(shim).iter().filter(|fd| fd.starts_with("socket:")).count()
+}
+
 /// Leaves the shim with this socket few descriptors, and connects until it has none. Returns the connections that it has
 /// taken.
 fn fill(shim: i32, socket: &Path) -> Vec<UnixStream> {
@@ -286,12 +298,12 @@ fn fill(shim: i32, socket: &Path) -> Vec<UnixStream> {
     prlimit(Pid::from_raw(shim), Resource::Nofile, limit).expect("root may");
     let mut held = Vec::new();
     loop {
-        let before = fds_of(shim).len();
+        let before = sockets_of(shim);
         let mut client = UnixStream::connect(socket).expect("it listens");
         client.set_nonblocking(true).expect("a socket");
         let is_over = eventually("it is taken or turned away", || match client.read(&mut [0]) {
             Ok(0) => Some(true),
-            Ok(_) | Err(_) => (fds_of(shim).len() > before).then_some(false),
+            Ok(_) | Err(_) => (sockets_of(shim) > before).then_some(false),
         });
         if is_over {
             return held;

@@ -70,7 +70,9 @@ fn logs_prints_both_streams_in_their_order() {
 #[test]
 fn a_line_has_its_time() {
     let host = Host::new();
-    let task = host.task("echo one; sleep 0.1; echo two").start();
+    let task = host.task("echo one; until test -e /tmp/go; do sleep 0.05; done; echo two").start();
+    task.wait_for_line("one");
+    task.exec("touch /tmp/go").assert_code(0);
     task.wait();
     let ran = task.bowline("logs", ["--timestamps"]);
     let out = ran.assert_code(0).out();

@@ -70,6 +70,11 @@ impl Fifo {
         }
     }
 
+    /// Whether its reader has left, as it has read to the end.
+    pub(super) fn is_left(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| reader.thread.is_finished())
+    }
+
     /// What was read so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&self.text.lock().expect("nobody panics with it")).into_owned()

@@ -186,12 +186,17 @@ impl Prepared {
         plugin.driver_stream("StartTask", json!({"task": self.message}))
     }
 
-    /// Starts it by this plugin, if it can be.
+    /// Starts it by this plugin, if it can be. As by Nomad, that is tried again with new readers where the ones of an
+    /// earlier start had left with its writers.
     pub fn start(self, plugin: &Plugin<'_>) -> Result<Task, Refusal> {
         let Prepared { message, allocation, mut out, mut err, cgroups } = self;
-        // An earlier start may have had them, and left.
-        [&mut out, &mut err].into_iter().for_each(Fifo::read_on);
-        let started = plugin.driver("StartTask", json!({"task": message}));
+        let started = loop {
+            [&mut out, &mut err].into_iter().for_each(Fifo::read_on);
+            match plugin.driver("StartTask", json!({"task": message})) {
+                Err(refusal) if refusal.recoverable == Some(true) && (out.is_left() || err.is_left()) => {}
+                started => break started,
+            }
+        };
         let answer = started.inspect_err(|_| cgroups.remove())?;
         assert_eq!(answer["result"], "SUCCESS", "{answer}");
         let handle = answer["handle"].clone();

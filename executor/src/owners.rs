@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use bowline_sys::proc_stat::{self, ProcStat};
 
 use crate::folder::Folder;
+use crate::trust;
 
 /// The name of the lock in a task's folder.
 const LOCK: &str = "lock";
@@ -210,7 +211,7 @@ pub fn is_bowline(pid: i32) -> bool {
 
 /// Whether some process holds the lock of the folder at `path`. Makes no lock where there is none.
 pub fn is_locked(path: &Path) -> bool {
-    let lock = fs::File::open(path.join(LOCK));
+    let lock = trust::open(fs::File::options().read(true), &path.join(LOCK));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 

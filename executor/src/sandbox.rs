@@ -12,7 +12,7 @@
 //! lock, so that the lock is never free.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -355,7 +355,7 @@ impl StateDir {
     pub fn create_sandbox(&self, id: &TaskId, record: &SandboxRecord) -> Result<(Folder, Lock)> {
         self.create_with(id, "sandbox", |folder| {
             folder.write_sandbox(record)?;
-            folder.lock()
+            folder.first_lock(File::lock)
         })
     }
 
@@ -368,7 +368,7 @@ impl StateDir {
             let socket = Path::new("..").join(sandbox.as_str()).join("shim.sock");
             symlink(&socket, folder.socket())
                 .doing(Kind::Internal, || format!("cannot create {}", folder.socket().display()))?;
-            folder.lock_shared()
+            folder.first_lock(File::lock_shared)
         })
     }
 

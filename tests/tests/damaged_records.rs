@@ -175,26 +175,6 @@ fn gc_ends_what_a_damaged_task_has_left() {
 }
 
 #[test]
-fn a_lock_that_cannot_be_opened_keeps_gc_from_nothing_else() {
-    let host = Host::new();
-    let (other, pids) = dead(&host);
-    // As of an older bowline: it cannot be taken over.
-    edit(&other.file("task.json"), |record| drop(record.as_object_mut().expect("an object").remove("user")));
-    let bad = host.task("true").start();
-    bad.wait();
-    let kept = host.work().join("kept");
-    fs::rename(bad.file("lock"), &kept).expect("it is there");
-    fs::create_dir(bad.file("lock")).expect("ours");
-    host.bowline(["gc", other.id()]).assert_code(0);
-    assert_ended(&pids);
-    assert_eq!(statuses(&host).len(), 2);
-    fs::remove_dir(bad.file("lock")).expect("ours");
-    fs::rename(&kept, bad.file("lock")).expect("ours");
-    host.bowline(["rm", "-f", bad.id(), other.id()]).assert_code(0);
-    host.assert_nothing_left_without_rm();
-}
-
-#[test]
 fn a_damaged_report_is_removed_by_force() {
     let host = Host::new();
     let task = host.task("exit 3").start();

@@ -139,6 +139,7 @@ mod limits;
 mod logs;
 mod logs_disk;
 mod logs_fast;
+mod lost_locks;
 mod man;
 mod many;
 mod metrics;

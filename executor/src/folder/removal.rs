@@ -8,6 +8,7 @@ use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
+use super::lock::Found;
 use super::{EVENTS, Folder, LOCK, Lock, Owner, ROOTFS, cannot, died_with_shim};
 use crate::events::{Entry, Event, Journal};
 use crate::report::ExitReport;
@@ -51,7 +52,7 @@ impl Folder {
     /// What the disk refuses: the shim then keeps the report.
     pub(crate) fn remove_unwritten<T>(&self, report: &ExitReport, last: impl FnOnce(&Folder) -> T) -> Result<T> {
         let id: TaskId = self.name().parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
-        let lock = self.lock_file()?;
+        let lock = self.lock_file(|_| true)?;
         let aside = Folder::at(self.aside());
         let refused = |error: io::Error| cannot("remove", &self.path, &error);
         fs::rename(&self.path, &aside.path).map_err(refused)?;
@@ -64,7 +65,10 @@ impl Folder {
         let removed = entry(report.events.saturating_add(1), Event::Removed);
         let mut last: Vec<Entry> = exited.into_iter().chain([removed]).collect();
         Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
-        lock.lock().map_err(|error| cannot("lock", &self.file(LOCK), &error))?;
+        // A lock that is lost tells nothing.
+        if let Found::File(lock) = lock {
+            lock.lock().map_err(|error| cannot("lock", &self.file(LOCK), &error))?;
+        }
         Ok(told)
     }
 

@@ -1,6 +1,6 @@
 //! The folder that holds one folder for each task and each sandbox.
 
-use std::fs;
+use std::fs::{self, DirEntry, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -111,7 +111,7 @@ impl StateDir {
     /// # Errors
     /// `AlreadyExists` when the id is taken.
     pub fn create(&self, id: &TaskId) -> Result<(Folder, Lock)> {
-        self.create_with(id, "task", Folder::lock)
+        self.create_with(id, "task", |folder| folder.first_lock(File::lock))
     }
 
     /// Makes the folder of a new task or sandbox, named by `what`, with what `fill` puts into it,
@@ -177,7 +177,10 @@ impl StateDir {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(cannot("read the state folder", &self.path, &error)),
         };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        // What is known to be no folder is no task; some file systems do not tell here.
+        let is_no_folder = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| !kind.is_dir());
+        let entries = entries.filter_map(|entry| entry.ok().filter(|entry| !is_no_folder(entry)));
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let mut ids: Vec<TaskId> = names.filter_map(|name| name.parse().ok()).collect();
         ids.sort();
         Ok(ids)

@@ -25,7 +25,7 @@ use crate::report::ExitReport;
 use crate::sandbox::SandboxRecord;
 use crate::stats::Last;
 use crate::waits::Work;
-use crate::watch::ProcessIdentity;
+use crate::watch::{NamedKills, ProcessIdentity};
 
 /// Everything that one shim knows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -167,6 +167,9 @@ pub struct TaskFacts {
     /// The OOM kills that its own slice has counted and its cgroup has not: those of an earlier task.
     #[serde(default)]
     pub kills_before: Option<u64>,
+    /// The OOM kills that the kernel's log has named to this shim.
+    #[serde(default)]
+    pub named_kills: NamedKills,
     /// When to count OOM kills again.
     pub oom_looks: VecDeque<Moment>,
     /// How the task's program has ended, once init was reaped or keeps nothing but output.
@@ -333,6 +336,9 @@ pub struct ExecFacts {
     /// The OOM kills of the task when the exec began.
     #[serde(default)]
     pub oom_kills_before: u64,
+    /// Those of them that the kernel's log has not named.
+    #[serde(default)]
+    pub unnamed_kills_before: u64,
     /// Whether the kernel killed it for lack of memory.
     #[serde(default)]
     pub oom_killed: bool,

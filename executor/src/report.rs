@@ -164,6 +164,8 @@ pub struct OomFacts {
     pub ended: Ended,
     /// Whether the shim sent init SIGKILL.
     pub killed_by_shim: bool,
+    /// Whether init may be one of those kills: the kernel's log does not say that each was another's.
+    pub may_be_init: bool,
 }
 
 impl OomFacts {
@@ -172,10 +174,10 @@ impl OomFacts {
         self.kills.map(|kills| kills > 0)
     }
 
-    /// Whether init was killed: by SIGKILL, and not by the shim.
+    /// Whether init was killed: by SIGKILL, and by nobody else.
     pub fn init(&self) -> Option<bool> {
         let killed = self.ended == Ended::Signaled(libc::SIGKILL) && !self.killed_by_shim;
-        self.any().map(|any| any && killed)
+        self.any().map(|any| any && killed && self.may_be_init)
     }
 
     /// The cgroup whose limit was hit: `path`, which is the task's own, or the sandbox's.
@@ -192,7 +194,14 @@ mod tests {
     use super::*;
 
     fn facts(kills: u64, ended: Ended, killed_by_shim: bool) -> OomFacts {
-        OomFacts { kills: Some(kills), own_limit_met: Some(kills), joint_limit_met: None, ended, killed_by_shim }
+        OomFacts {
+            kills: Some(kills),
+            own_limit_met: Some(kills),
+            joint_limit_met: None,
+            ended,
+            killed_by_shim,
+            may_be_init: true,
+        }
     }
 
     #[test]
@@ -202,6 +211,8 @@ mod tests {
         let killed = facts(1, Ended::Signaled(libc::SIGKILL), false);
         assert_eq!((killed.any(), killed.init()), (Some(true), Some(true)));
         assert_eq!(killed.cgroup("/x").as_deref(), Some("/x"));
+        let by_itself = OomFacts { may_be_init: false, ..killed };
+        assert_eq!((by_itself.any(), by_itself.init()), (Some(true), Some(false)));
     }
 
     #[test]

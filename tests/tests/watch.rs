@@ -132,6 +132,27 @@ fn a_child_that_was_killed_for_memory_is_told_of_with_its_name() {
 }
 
 #[test]
+fn who_kills_itself_after_a_child_was_killed_for_memory_was_not() {
+    let host = Host::new();
+    let after_a_child = "tail /dev/zero; kill -KILL $$";
+    let script = format!("{UNTIL_GO}; {after_a_child}");
+    let task = watched(&host, &script, "memory.limit = '32M'\ninit = true").start();
+    overhead(&task);
+    let ran = task.exec_with(["--json"], after_a_child);
+    let of_exec = told(&host, &task, "oom").remove(0);
+    // The kernel leaves out the line when it kills many in a moment.
+    let killed = if of_exec["last"].is_null() { "oom".into() } else { Value::Null };
+    assert_eq!(ran.assert_code(137).json()["killed"], killed, "{ran} {of_exec}");
+    go(&task);
+    let report = task.wait();
+    let all = told(&host, &task, "oom");
+    report.assert_killed_by("KILL");
+    let is_unknown = all.iter().any(|oom| oom["last"].is_null());
+    assert_eq!((&report["oom_killed"], &report["oom_killed_init"]), (&true.into(), &is_unknown.into()), "{all:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_kill_for_memory_can_stop_the_task() {
     let host = Host::new();
     let script = format!("{UNTIL_GO}; tail /dev/zero; echo survived; exec sleep 1000");

@@ -258,6 +258,7 @@ impl Task {
                 joint_limit_met: last.oom_kills.filter(|kills| *kills > 0).and_then(|_| supervisor.joint_limit_met()),
                 ended,
                 killed_by_shim: by_shim(libc::SIGKILL),
+                may_be_init: facts.named_kills.may_be(facts.record.program_pid(), last.oom_kills.unwrap_or(0), 0),
             };
             let record = &facts.record;
             // A pid namespace ends with its init, and takes all its processes with it, uncounted.

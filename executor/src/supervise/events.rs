@@ -137,9 +137,9 @@ impl Supervisor {
             facts.history.oom_kills = kills;
             facts.history.limit_met = met.or(facts.history.limit_met);
         });
-        let (last, init) = task.facts.look(|TaskFacts { record, .. }| {
-            let handles = task.handles.borrow();
-            let last = handles.kernel_log.as_ref().and_then(|log| log.last_kill(&record.cgroup));
+        task.read_kernel_log();
+        let (last, init) = task.facts.note(|TaskFacts { record, named_kills, .. }| {
+            let last = named_kills.take_last();
             let init = last.as_ref().map(|last| Some(last.pid) == record.program_pid());
             (last, init)
         });
@@ -221,6 +221,13 @@ impl Task {
     /// The action that the task's watch asks for when processes were killed for lack of memory.
     fn oom_action(&self) -> Option<WatchAction> {
         self.facts.look(|facts| facts.record.task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action))
+    }
+
+    /// Reads which processes the kernel has killed for lack of memory.
+    pub(super) fn read_kernel_log(&self) {
+        if let Some(log) = &self.handles.borrow().kernel_log {
+            self.facts.note(|TaskFacts { record, named_kills, .. }| log.read_into(named_kills, &record.cgroup));
+        }
     }
 
     /// The OOM kills in the slice that was made for the task's sandbox: it outlives the scopes in it, and counts what

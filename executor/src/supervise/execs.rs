@@ -114,7 +114,7 @@ impl Supervisor {
         task.handles.borrow().entrance.check().map_err(|error| error.within(format_args!("task {id}")))?;
         let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
         let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
-        let oom_kills_before = self.oom_kills_by_now(task);
+        let (oom_kills_before, unnamed_kills_before) = self.oom_kills_by_now(task);
         // Before anything is waited for: a signal, or the end of its caller, may come at once.
         let number = task.facts.change(|facts| {
             let group = group.as_ref().map(|group| group.number());
@@ -125,6 +125,7 @@ impl Supervisor {
                 deadline,
                 group,
                 oom_kills_before,
+                unnamed_kills_before,
                 ..ExecFacts::default()
             })
         });
@@ -247,31 +248,41 @@ impl Supervisor {
     }
 
     /// How many processes the kernel has killed for lack of memory: those that are reported, unless more are being counted,
-    /// or nobody watches yet.
-    fn oom_kills_by_now(&self, task: &Task) -> u64 {
+    /// or nobody watches yet; and how many of them the kernel's log does not name.
+    fn oom_kills_by_now(&self, task: &Task) -> (u64, u64) {
         let (reported, is_counting) = task
             .facts
             .look(|facts| (facts.history.oom_kills, facts.settles_at.is_some() || !facts.oom_looks.is_empty()));
         let count = |cgroup: &Cgroup| self.layout.oom_kills_now(cgroup);
         let counted = is_counting.then(|| task.with_cgroup(count).ok()).flatten().flatten();
-        counted.unwrap_or_default().max(reported)
+        let kills = counted.unwrap_or_default().max(reported);
+        if is_counting {
+            task.read_kernel_log();
+        }
+        (kills, task.facts.look(|facts| facts.named_kills.unnamed(kills)))
     }
 
     /// Whether the kernel has killed an exec for lack of memory: SIGKILL has ended it, which neither the shim has sent nor
-    /// the end of the task's init, and the kernel has counted a kill.
+    /// the end of the task's init, and the kernel has counted a kill that its log does not say to be another's.
     fn is_oom_killed(&self, task: &Task, number: u64) -> bool {
-        let (before, by_shim) = task.facts.look(|facts| {
-            let exec = facts.execs.get(&number);
-            let killed = exec.is_none_or(|exec| exec.killed_at.is_some());
-            (exec.map_or(0, |exec| exec.oom_kills_before), killed || !facts.life.runs())
+        let by_shim = task.facts.look(|facts| {
+            let killed = facts.execs.get(&number).is_none_or(|exec| exec.killed_at.is_some());
+            killed || !facts.life.runs()
         });
         let init_ends = || {
             let stat = task.pid().and_then(proc_stat::read);
             stat.is_none_or(|stat| ProcStat::parse(&stat).is_none_or(|stat| stat.ends()))
         };
-        !by_shim
-            && !init_ends()
-            && task.with_cgroup(|cgroup| self.layout.oom_kills_now(cgroup)).is_ok_and(|kills| kills > Some(before))
+        if by_shim || init_ends() {
+            return false;
+        }
+        let kills = task.with_cgroup(|cgroup| self.layout.oom_kills_now(cgroup)).ok().flatten().unwrap_or_default();
+        task.read_kernel_log();
+        task.facts.look(|facts| {
+            facts.execs.get(&number).is_some_and(|exec| {
+                kills > exec.oom_kills_before && facts.named_kills.may_be(exec.pid, kills, exec.unnamed_kills_before)
+            })
+        })
     }
 
     /// Reports the end of an exec once all of its own output is read. Processes that it left running may write

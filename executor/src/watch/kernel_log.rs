@@ -2,10 +2,12 @@
 //!
 //! Only the log tells. The line is made for programs: `oom-kill:` and pairs, since Linux 5.0
 //! (dump_oom_victim in mm/oom_kill.c). The kernel leaves it out when many are killed at a time, and
-//! the log may be out of reach: then the process is unknown. No decision depends on it.
+//! the log may be out of reach: then the process is unknown, and may be any. The cgroup's count says how many there were.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
+use bowline_cgroup::sees_all;
 use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::{Errno, read};
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,9 @@ use crate::handover::Fd;
 
 /// The longest record (PRINTKRB_RECORD_MAX in the kernel, and its prefix).
 const LONGEST: usize = 8192;
+
+/// How many victims are remembered: each ends at once.
+const REMEMBERED: usize = 16;
 
 /// A kill by the OOM killer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +29,40 @@ pub struct Kill {
     pub pid: i32,
     /// The process's name: at most 15 bytes.
     pub name: String,
+}
+
+/// The kills that the log has named.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedKills {
+    count: u64,
+    /// Those of the last ones.
+    pids: VecDeque<i32>,
+    /// The last one, until it is told.
+    last: Option<Kill>,
+}
+
+impl NamedKills {
+    fn add(&mut self, kill: Kill) {
+        self.count += 1;
+        self.pids.truncate(REMEMBERED - 1);
+        self.pids.push_front(kill.pid);
+        self.last = Some(kill);
+    }
+
+    /// The last kill that was not taken yet.
+    pub fn take_last(&mut self) -> Option<Kill> {
+        self.last.take()
+    }
+
+    /// How many of so many `counted` kills are not named.
+    pub fn unnamed(&self, counted: u64) -> u64 {
+        counted.saturating_sub(self.count)
+    }
+
+    /// Whether process `pid` may be one of the `counted` kills; `unnamed` of them were not it.
+    pub fn may_be(&self, pid: Option<i32>, counted: u64, unnamed: u64) -> bool {
+        pid.is_none_or(|pid| self.pids.contains(&pid)) || self.unnamed(counted) > unnamed
+    }
 }
 
 /// The kernel's log from a moment on.
@@ -41,25 +80,31 @@ impl KernelLog {
         log.take().map(KernelLog)
     }
 
-    /// The log from now on; `None` where it cannot be read.
+    /// The log from now on; `None` where it cannot be read, or has other pids than the shim.
     pub fn from_now() -> Option<KernelLog> {
+        if !sees_all() {
+            return None;
+        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let log = open("/dev/kmsg", flags, Mode::empty()).ok()?;
         seek(&log, SeekFrom::End(0)).ok()?;
         Some(KernelLog(log))
     }
 
-    /// The last kill in the cgroup `path`, or below it, since the last call.
-    pub fn last_kill(&self, path: &str) -> Option<Kill> {
-        let mut last = None;
+    /// Adds the kills in the cgroup `path`, or below it, since the last call.
+    pub fn read_into(&self, named: &mut NamedKills, path: &str) {
         let mut record = [0u8; LONGEST];
         loop {
             match read(&self.0, &mut record) {
-                Ok(0) => return last,
-                Ok(length) => last = kill_of(&String::from_utf8_lossy(&record[..length]), path).or(last),
+                Ok(0) => return,
+                Ok(length) => {
+                    if let Some(kill) = kill_of(&String::from_utf8_lossy(&record[..length]), path) {
+                        named.add(kill);
+                    }
+                }
                 // The kernel wrote faster than the shim reads, or a signal came.
                 Err(Errno::PIPE | Errno::INTR) => {}
-                Err(_) => return last,
+                Err(_) => return,
             }
         }
     }
@@ -143,6 +188,15 @@ mod tests {
         let named = OF_TASK.replace("task=tail", "task=a,pid=1,uid=0");
         assert_eq!(kill_of(&named, "/bowline/x/y").map(|k| (k.pid, k.name)), Some((31326, "a,pid=1,uid=0".into())));
         assert_eq!(kill_of("6,1,2,-;Killed process 1 (a)\n", "/bowline/x/y"), None);
+    }
+
+    #[test]
+    fn who_is_not_named_may_be_any() {
+        let mut named = NamedKills::default();
+        assert!(named.may_be(Some(7), 1, 0) && !named.may_be(Some(7), 1, 1));
+        named.add(kill_of(OF_TASK, "/bowline/x/y").expect("a kill"));
+        assert!(named.may_be(Some(31326), 1, 0) && !named.may_be(Some(7), 1, 0));
+        assert!(named.may_be(Some(7), 2, 0) && named.may_be(None, 1, 0));
     }
 
     #[test]

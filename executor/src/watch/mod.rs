@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 
-pub use kernel_log::{KernelLog, Kill};
+pub use kernel_log::{KernelLog, Kill, NamedKills};
 pub(crate) use processes::is_marked;
 pub use processes::{Family, MARKER, ProcessIdentity, Seen, Stray, unexpected};
 

@@ -8,10 +8,11 @@ use bowline_tests::harness::{Process, Ran, patience, storm};
 
 const IDLE: &str = "exec sleep 1000";
 
-/// It succeeded, or was refused with a message that names `id`.
+/// It succeeded, or was refused with a message that names `id`, and with no advice to do what was done.
 fn assert_settled(ran: &Ran, id: &str) {
     if ran.code != Some(0) {
         ran.assert_refused(125, &[id]);
+        assert!(!ran.err().contains("anew with --replace"), "{ran}");
     }
 }
 
@@ -97,6 +98,32 @@ fn members_that_come_as_their_sandbox_goes_run_or_are_told_so() {
                 assert!(ran.code == Some(125) && is_told && text.contains(sandbox.id()), "round {round}: {ran}");
             }
         }
+    });
+    host.assert_nothing_left();
+}
+
+#[test]
+fn members_that_come_before_their_sandbox_is_made_run_or_are_told_so() {
+    let host = Host::new();
+    storm(10, |round| {
+        let sandbox = host.sandbox();
+        let name = sandbox.id();
+        let create = sandbox.spawn();
+        let members = (0..6).map(|of| {
+            std::thread::sleep(Duration::from_millis((of + round as u64) % 5));
+            let member = host.task("true").flag("--rm").flag(format!("--sandbox={name}"));
+            member.spawn().1
+        });
+        let members: Vec<Process> = members.collect();
+        create.finish_within(patience()).assert_code(0);
+        for ran in all_end(members) {
+            if ran.code != Some(0) {
+                let text = ran.err();
+                let is_told = ["is still being made", "there is no sandbox named"].iter().any(|why| text.contains(why));
+                assert!(ran.code == Some(125) && is_told && text.contains(name), "round {round}: {ran}");
+            }
+        }
+        host.bowline(["sandbox", "rm", "-f", name]).assert_code(0);
     });
     host.assert_nothing_left();
 }

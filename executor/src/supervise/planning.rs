@@ -19,6 +19,7 @@ use oci_spec::runtime::Spec;
 use super::connection;
 use super::launch_plan::LaunchPlan;
 use super::sandbox::Sandbox;
+use super::sandbox_requests::is_being_made;
 use super::supervisor::Supervisor;
 use super::units;
 use crate::bundle::{self, Configuration};
@@ -41,6 +42,8 @@ impl Supervisor {
     pub(super) async fn plan(&self, id: &TaskId, task: Description, launch: &Launch) -> Result<LaunchPlan> {
         let (folder, lock) = match id.as_str() == self.config.folder.name() {
             true => (self.config.folder.clone(), None),
+            // Its shim is up, and was not asked to make it yet.
+            false if self.config.folder.is_sandbox() => return Err(is_being_made(&self.config.folder.name())),
             false => self.config.state.create(id).map(|(folder, lock)| (folder, Some(lock)))?,
         };
         let (at, made) = (folder.clone(), lock.is_some());

@@ -41,10 +41,7 @@ impl Supervisor {
         let sandbox = self.sandbox.borrow();
         let sandbox = sandbox.as_ref()?;
         Some(match sandbox.life() {
-            Life::Making => {
-                let message = format!("sandbox {} is still being made", sandbox.id());
-                Error::new(Kind::WrongState, message).hint("try again in a moment")
-            }
+            Life::Making => is_being_made(sandbox.id().as_str()),
             _ => sandbox.is_removed(),
         })
     }
@@ -328,4 +325,9 @@ impl Supervisor {
         drop(task.handles.borrow_mut().lock.take());
         self.leave_budget(&sandbox, &task.id).await;
     }
+}
+
+/// The error for a sandbox that has no members yet.
+pub(super) fn is_being_made(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment")
 }

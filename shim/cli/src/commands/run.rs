@@ -21,7 +21,7 @@ use crate::exit_code::TIMED_OUT;
 use crate::input::args::RunArgs;
 use crate::input::args::task::TaskArgs;
 use crate::launch_request::{
-    Described, Wanted, broken_off, describe_task, launch, request, shim_for, tell_notes, tell_of_interrupt,
+    Described, Wanted, broken_off, describe_task, launch, refused, request, shim_for, tell_notes, tell_of_interrupt,
     tell_of_slice,
 };
 use crate::reach;
@@ -71,7 +71,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         }
         (Err(error), None) => {
             let _ = session.what_is_there();
-            return Err(up.abandon(error));
+            return Err(up.abandon(refused(replaces, error)));
         }
     }
     tell_of_slice(state, up.folder(), &id).await;

@@ -10,8 +10,8 @@ use bowline_spec::{LogFormat, Task};
 
 use crate::input::args::task::TaskArgs;
 use crate::launch_request::{
-    Described, Wanted, broken_off, describe_task, launch, named, request, shim_for, tell_notes, tell_of_interrupt,
-    tell_of_slice,
+    Described, Wanted, broken_off, describe_task, launch, named, refused, request, shim_for, tell_notes,
+    tell_of_interrupt, tell_of_slice,
 };
 use crate::ui::print::say;
 use crate::ui::signals::{ENDING, Signals};
@@ -47,7 +47,7 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     match launched {
         Ok(launched) if json => json::print(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
         Ok(_) => say(id.as_str()).map(|()| 0),
-        Err(error) => Err(up.abandon(error)),
+        Err(error) => Err(up.abandon(refused(replaces, error))),
     }
 }
 

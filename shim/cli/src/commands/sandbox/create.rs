@@ -81,7 +81,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         };
         let (error, signal) = match started {
             Ok(Ok(())) => continue,
-            Ok(Err(error)) => (error.within(format_args!("members[{index}]")), None),
+            Ok(Err(error)) => (refused(replace, error).within(format_args!("members[{index}]")), None),
             Err(signal) => (interrupted(), Some(signal)),
         };
         // Create everything or nothing.

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use bowline_tests::Host;
 use bowline_tests::harness::host_units::{Units, assert_unlimited, cpu_in_kernel, memory_in_kernel, memory_property};
-use bowline_tests::harness::{Installed, assert_forgotten, assert_shows, has_systemd, process_exists, systemctl};
+use bowline_tests::harness::{
+    Installed, assert_forgotten, assert_shows, eventually, has_systemd, process_exists, systemctl,
+};
 use serde_json::{Value, json};
 
 #[test]
@@ -184,8 +186,11 @@ fn a_file_that_wins_over_a_limit_at_the_next_reload_is_named() {
     let folder = format!("/etc/systemd/system.control/{}.d", service.name);
     let file = format!("{folder}/50-{setting}.conf");
     assert!(ran.err().contains(&sentence("memory 200M", &file, "419430400")), "{ran}");
-    // It is in force until then.
-    assert_eq!(memory_in_kernel(&service.name), Some(200 << 20));
+    // It is in force until then: other cases have systemd read its files.
+    eventually("it is in force", || {
+        units.limits(&["apply"], &manifest);
+        (memory_in_kernel(&service.name) == Some(200 << 20)).then_some(())
+    });
     units.reset().assert_code(0);
     fs::remove_dir_all(folder).expect("root may");
     drop(service);

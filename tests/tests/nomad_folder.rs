@@ -182,6 +182,8 @@ fn a_command_is_found_as_under_exec_and_made_executable() {
         ("local/app/bin/server", "app/bin/server"),
         ("local/bin/true", "/bin/true"),
         ("secrets/x.sh", "secrets/x.sh"),
+        ("usr/local/bin/bl-x.sh", "bl-x.sh"),
+        ("bin/bl-x.sh", "bl-x.sh"),
     ] {
         for work_dir in [None, Some("/local"), Some("/srv")] {
             let build = plugin.task_of(json!({"command": command}));

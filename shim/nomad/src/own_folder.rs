@@ -28,6 +28,9 @@ const MADE: [&str; 6] = ["home", "root", "run", "tmp", "var", "var/tmp"];
 /// The most files that are mounted one by one.
 const MOST: usize = 1000;
 
+/// Where Nomad's executor seeks a command by its name alone, whatever the task's PATH is.
+const RESTRICTED_PATH: [&str; 3] = ["usr/local/bin", "usr/bin", "bin"];
+
 /// The permission bits that Nomad's own executor gives a command.
 const EXECUTABLE: u32 = 0o555;
 
@@ -55,14 +58,31 @@ enum Root {
 }
 
 impl Root {
+    fn of(image: Option<&Path>) -> Result<Root> {
+        Ok(image.map(folder).transpose()?.map_or(Root::View, Root::Folder))
+    }
+
+    /// Whether there is a regular file at `path`, which is relative.
+    fn has_file(&self, path: &Path) -> bool {
+        match self {
+            Root::View => Root::shows(path).is_some_and(|path| path.is_file()),
+            Root::Folder(root) => regular(root, path).is_some(),
+        }
+    }
+
+    /// The path of the host that the view shows at `path`.
+    fn shows(path: &Path) -> Option<PathBuf> {
+        let from_root = Path::new("/").join(path);
+        HOST_VIEW.iter().any(|shown| from_root.starts_with(shown)).then_some(from_root)
+    }
+
     /// Whether there is a folder at `path`, which is relative.
     fn has(&self, path: &Path) -> bool {
         if MADE.iter().any(|made| path == Path::new(made)) {
             return true;
         }
-        let from_root = Path::new("/").join(path);
         match self {
-            Root::View => HOST_VIEW.iter().any(|shown| from_root.starts_with(shown)) && from_root.is_dir(),
+            Root::View => Root::shows(path).is_some_and(|path| path.is_dir()),
             Root::Folder(root) => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 open_inside(root.as_fd(), path, flags, Symlinks::Followed).is_ok()
@@ -93,7 +113,7 @@ impl OwnFolder {
     /// # Errors
     /// `BadSpec` where it is too much.
     pub fn brought(&self, image: Option<&Path>) -> Result<Vec<Brought>> {
-        let root = image.map(folder).transpose()?.map_or(Root::View, Root::Folder);
+        let root = Root::of(image)?;
         let mut brought = Vec::new();
         self.list(Path::new(""), &root, &mut brought)?;
         Ok(brought)
@@ -144,11 +164,12 @@ impl OwnFolder {
     }
 
     /// Where the task sees its `command`, by the order of Nomad's executor: in `local/`, in the task's folder, in its
-    /// volumes. What is found in the folder is made executable. `None` for what the root has.
+    /// volumes, and by its name in the places of programs. What is found in the folder is made executable. `None` for what
+    /// the root has, which is `image`'s if that is a folder.
     ///
     /// # Errors
     /// `NotExecutable` where that fails.
-    pub fn program(&self, command: &str, volumes: &[Mount]) -> Result<Option<PathBuf>> {
+    pub fn program(&self, command: &str, volumes: &[Mount], image: Option<&Path>) -> Result<Option<PathBuf>> {
         let path = cleaned(command);
         if path.as_os_str().is_empty() || path.starts_with("private") {
             return Ok(None);
@@ -159,17 +180,26 @@ impl OwnFolder {
                 Err(_) => regular(&self.fd, &path),
             };
             if let Some(found) = found {
-                make_executable(&found)
-                    .doing(Kind::NotExecutable, || format!("cannot make {} executable", path.display()))?;
-                return Ok(Some(Path::new("/").join(path)));
+                return executable(&found, &path).map(Some);
             }
         }
         let in_volume = |volume: &Mount| {
             let rest = path.strip_prefix(cleaned(&volume.task_path)).ok()?;
             folder(Path::new(&volume.host_path)).ok().and_then(|fd| regular(&fd, rest))
         };
-        let is_there = command.contains('/') && volumes.iter().any(|volume| in_volume(volume).is_some());
-        Ok(is_there.then(|| Path::new("/").join(path)))
+        if command.contains('/') {
+            let is_there = volumes.iter().any(|volume| in_volume(volume).is_some());
+            return Ok(is_there.then(|| Path::new("/").join(path)));
+        }
+        let root = Root::of(image)?;
+        for path in RESTRICTED_PATH.map(|dir| Path::new(dir).join(command)) {
+            match regular(&self.fd, &path) {
+                Some(found) => return executable(&found, &path).map(Some),
+                None if root.has_file(&path) => break,
+                None => {}
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -197,6 +227,12 @@ fn regular(root: &OwnedFd, path: &Path) -> Option<OwnedFd> {
     let fd = open_inside(root.as_fd(), path, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed).ok()?;
     let stat = fstat(&fd).ok()?;
     (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(fd)
+}
+
+/// Makes what was found at `path` in the task's folder executable; returns where the task sees it.
+fn executable(found: &OwnedFd, path: &Path) -> Result<PathBuf> {
+    make_executable(found).doing(Kind::NotExecutable, || format!("cannot make {} executable", path.display()))?;
+    Ok(Path::new("/").join(path))
 }
 
 fn make_executable(fd: &OwnedFd) -> rustix::io::Result<()> {

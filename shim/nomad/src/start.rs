@@ -34,8 +34,9 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     let around = Around { settings, cgroup_v2: is_cgroup_v2(), nonce: &made_up };
     let mut described = describe(&config, around).map_err(step)?;
     if let Some(folder) = OwnFolder::open(&config).map_err(step)? {
-        described.bring(folder.brought(described.description.rootfs.as_deref()).map_err(step)?);
-        if let Some(program) = folder.program(&described.description.command, &config.mounts).map_err(step)? {
+        let (image, command) = (described.description.rootfs.clone(), described.description.command.clone());
+        described.bring(folder.brought(image.as_deref()).map_err(step)?);
+        if let Some(program) = folder.program(&command, &config.mounts, image.as_deref()).map_err(step)? {
             described.description.command = program.to_string_lossy().into_owned();
         }
     }

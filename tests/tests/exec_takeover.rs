@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, eventually, lacks, process_exists, storm, touch};
+use bowline_tests::harness::{Task, eventually, lacks, name_of, process_exists, storm, touch};
 use serde_json::{Value, json};
 
 const IDLE: &str = "exec sleep 1000";
@@ -134,6 +134,29 @@ fn its_deadline_is_kept_where_it_has_no_cgroup_of_its_own_too() {
     task.bowline("adopt", []).assert_says(task.id());
     eventually("its deadline came", || (told(&host, &task).len() == 1).then_some(()));
     assert_eq!(told(&host, &task)[0].1, Value::Null);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_health_check_ends_with_its_shim_and_the_next_one_runs_alone() {
+    let host = Host::new();
+    let check = "touch /tmp/first.$$; exec sleep 1000";
+    let more = format!("[healthcheck]\nexec = ['sh', '-c', '{check}']\ninterval = '100ms'\ntimeout = '10m'\n");
+    let task = host.task(IDLE).toml(&more).start();
+    let checks = || {
+        let sleeping = |pid: &i32| *pid != task.program_pid() && name_of(*pid) == "sleep";
+        task.processes().into_iter().filter(sleeping).collect::<Vec<_>>()
+    };
+    let first = eventually("the first check runs", || checks().first().copied());
+    kill_and_adopt(&task);
+    let next = eventually("the next one runs, alone", || match checks()[..] {
+        [one] if one != first => Some(one),
+        _ => None,
+    });
+    assert!(!process_exists(first) && process_exists(next));
+    // Nobody has asked for it.
+    assert_eq!(told(&host, &task), []);
     task.end();
     host.assert_nothing_left();
 }

@@ -3,10 +3,11 @@
 //!
 //! ```text
 //!   slot ─► its process lives ─► an exec like any other, without streams and without a caller
+//!        │                     └► a health check ─► killed: the next one runs alone
 //!        └► it has gone ─► its end is an event, unless the journal has that ─► the slot is free
 //! ```
 //!
-//! Must not: signal an exec, nor take a process for one that was not cloned when the slot says so.
+//! Must not: signal a caller's exec, nor take a process for one that was not cloned when the slot says so.
 
 use std::io;
 use std::rc::Rc;
@@ -20,10 +21,10 @@ use super::adoption::claim_by_pidfd;
 use super::handles::ExecHandles;
 use super::supervisor::Supervisor;
 use super::task::Task;
-use crate::clock::SinceBoot;
+use crate::clock::{Moment, SinceBoot};
 use crate::cloning::Live;
 use crate::exec_slots::KeptExec;
-use crate::facts::{ExecEnd, ExecFacts};
+use crate::facts::{AskedBy, ExecEnd, ExecFacts};
 use crate::lifecycle::exec::Life;
 
 impl Supervisor {
@@ -107,7 +108,8 @@ fn of(exec: &KeptExec, life: Life) -> ExecFacts {
         unwanted: true,
         name: exec.name.clone(),
         cloned_between: exec.cloned_between,
-        deadline: exec.deadline,
+        // Nobody has what a check would tell.
+        deadline: if exec.by == AskedBy::Check { Some(Moment::now()) } else { exec.deadline },
         started_at: exec.started_at,
         oom_kills_before: exec.oom_kills_before,
         ..ExecFacts::default()

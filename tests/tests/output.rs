@@ -172,19 +172,16 @@ fn output_may_be_a_fifo_and_its_reader_may_go() {
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
     let mut cat = host.command("head");
     cat.args(["-n", "1"]).arg(&fifo);
-    let reader = host.spawn_command(cat);
-    reader.read_stdout();
     let toml = format!(
         "command = 'sh'\nargs = ['-c', 'echo ready >&2; seq 1 100000; exit 3']\noutput.stdout = '{}'",
         fifo.display()
     );
-    // The reader has to be there first: a FIFO without one is an error.
-    let opened = eventually("the FIFO has a reader", || {
-        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
-        rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).ok()
-    });
-    let task = host.described(&toml).start();
-    drop(opened);
+    let (task, start) = host.described(&toml).spawn_start();
+    // The reader may come late.
+    eventually("its shim waits for a reader", || task.file("exit.json.new").exists().then_some(()));
+    let reader = host.spawn_command(cat);
+    reader.read_stdout();
+    start.finish().assert_code(0);
     task.wait().assert_code(3);
     assert_eq!(reader.finish().out(), "1");
     host.assert_nothing_left();

@@ -1,6 +1,7 @@
 //! Waiting for who reads a manager's FIFO: a process that begins before would find a FIFO without a reader.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,12 +15,13 @@ const READER: Duration = Duration::from_secs(5);
 /// The pause between two looks, at first and at most.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
-/// Waits until each of `fifos` has a reader, five seconds for all. Returns writing ends, so that the readers find a writer
-/// until the process has its own ends.
-pub async fn until_read<'a>(fifos: impl IntoIterator<Item = &'a Path>) -> Vec<OwnedFd> {
+/// Waits until each FIFO of `paths` has a reader, five seconds for all. Returns writing ends, so that the readers find a
+/// writer until the process has its own ends.
+pub async fn until_read<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<OwnedFd> {
+    let is_fifo = |path: &&Path| path.metadata().is_ok_and(|meta| meta.file_type().is_fifo());
     let deadline = Instant::now() + READER;
     let mut writers = Vec::new();
-    for path in fifos {
+    for path in paths.into_iter().filter(is_fifo) {
         let mut pause = LOOKS[0];
         loop {
             // Other errors are reported when the FIFO is opened.

@@ -1,6 +1,7 @@
 //! A launch, from description to running task. A launch that fails is undone.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use bowline_cgroup::{self as cgroup, Cgroup, Existed};
@@ -357,6 +358,9 @@ impl Supervisor {
             }
             None => (bowline_spec::Output::default(), [None, None], false),
         };
+        // A FIFO that nobody reads by then is refused.
+        let outputs = [&said.stdout, &said.stderr].into_iter().flatten().map(PathBuf::as_path);
+        let _writers = self.until_leaving(async { Ok(io::until_read(outputs).await) }).await?;
         let process = plan.spec.process().as_ref();
         let tail = io::new_tail(io::TAIL);
         let (mut stdio, wiring) = io::wire(Connections {
@@ -476,10 +480,10 @@ impl Supervisor {
                     }
                     None if cgroup::is_ours(path) => self.layout.create(path)?,
                     // What was there goes with a container of a manager, as with runc.
-                    None if plan.record.task.is_none() => self.layout.create_or_use(path)?,
+                    None if plan.record.task.is_none() => self.layout.create_or_use_with_devices(path)?,
                     None => {
                         note_existed(plan, self.layout.found(path));
-                        let mut cgroup = self.layout.create_or_use(path)?;
+                        let mut cgroup = self.layout.create_or_use_with_devices(path)?;
                         cgroup.stay_if_found();
                         cgroup
                     }

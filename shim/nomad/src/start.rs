@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bowline_client::Start;
@@ -49,9 +49,7 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     tasks.add(known.clone());
     // Nomad's logmon may open its FIFOs after it has asked for the task, and leaves where an earlier start's writer does.
     let outputs = [&described.description.output.stdout, &described.description.output.stderr];
-    let outputs = outputs.into_iter().flatten().map(PathBuf::as_path);
-    let fifos: Vec<&Path> = outputs.filter(|path| is_fifo(path)).collect();
-    let _writers = until_read(fifos).await;
+    let _writers = until_read(outputs.into_iter().flatten().map(PathBuf::as_path)).await;
     earlier::remove_others(&known, tasks).await;
     match launch_once(&known, &described, &nonce, &config, settings).await {
         Ok((started_at, handle)) => {
@@ -106,10 +104,6 @@ async fn launch(
             Err(error)
         }
     }
-}
-
-fn is_fifo(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| meta.file_type().is_fifo())
 }
 
 /// What Nomad keeps of the task, and when that was started.

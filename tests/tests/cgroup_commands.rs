@@ -544,6 +544,9 @@ fn a_task_that_runs_is_measured_and_limited_by_its_path() {
 #[test]
 fn a_limit_of_no_memory_is_refused() {
     let host = Host::new();
-    host.bowline(["cgroup", "set", "/bowline-test-none", "--memory", "0"]).assert_refused(2, &["--memory", "0"]);
+    for size in ["0", "1", "4095"] {
+        let ran = host.bowline(["cgroup", "set", "/bowline-test-none", "--memory", size]);
+        ran.assert_refused(2, &["--memory", "no memory"]);
+    }
     host.assert_nothing_left();
 }

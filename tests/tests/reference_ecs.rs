@@ -199,6 +199,14 @@ fn a_cgroup_that_is_there_is_used_with_its_limits_and_stays() {
     host.described(&toml).assert_refused(125, &[own.path(), "frozen"]);
     freeze(&own, false);
     assert_is_as_it_was(&own);
+    if !only_v2() {
+        // There the kernel would refuse the device rules.
+        let below = hierarchy("devices").join(&own.path()[1..]).join("below");
+        fs::create_dir(&below).expect("root may");
+        host.described(&toml).assert_refused(125, &[own.path(), "cgroups below it"]);
+        fs::remove_dir(below).expect("root may");
+        assert_is_as_it_was(&own);
+    }
     host.bowline(["cgroup", "destroy", own.path()]).assert_code(0);
     host.assert_nothing_left();
 }

@@ -237,6 +237,20 @@ impl Layout {
         Ok(cgroup)
     }
 
+    /// Like [`Layout::create_or_use`], for one that gets device rules: v1's kernel changes none where cgroups are below.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for one that has such; those of [`Layout::create_or_use`].
+    pub fn create_or_use_with_devices(&self, path: &str) -> Result<Cgroup> {
+        let devices = self.index("devices").filter(|_| self.version == Version::V1);
+        if devices.is_some_and(|index| !self.hierarchies[index].children(path).is_empty()) {
+            let message = format!("cgroup {path} exists already, with cgroups below it");
+            return Err(Error::new(Kind::AlreadyExists, message)
+                .hint("the kernel changes no device rules of such a one: remove those below it, or choose another"));
+        }
+        self.create_or_use(path)
+    }
+
     /// Removes what was made of a cgroup that is not used after all.
     fn give_back(&self, mut cgroup: Cgroup) {
         cgroup.stay_if_found();

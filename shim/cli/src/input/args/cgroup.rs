@@ -7,6 +7,7 @@ use bowline_executor::checked_cgroup_path;
 use bowline_spec::budget::Class;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use rustix::param::page_size;
 
 use crate::input::args::parsers::variable;
 use crate::input::args::update::{ceiling, count};
@@ -149,10 +150,12 @@ pub struct NameArgs {
     pub json: bool,
 }
 
-/// Reads a limit of memory. The kernel takes 0 as well, which would end all that is there.
+/// Reads a limit of memory. The kernel takes whole pages, and none as well, which would end all that is there.
 fn memory(text: &str) -> Result<Ceiling<ByteSize>, String> {
     match ceiling::<ByteSize>(text)? {
-        Ceiling::At(size) if size.as_i64() == 0 => Err("a limit of 0 leaves no memory; max is no limit".to_owned()),
+        Ceiling::At(size) if size.as_u64() < page_size() as u64 => {
+            Err(format!("a limit of less than {} bytes, a page, leaves no memory; max is no limit", page_size()))
+        }
         limit => Ok(limit),
     }
 }

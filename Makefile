@@ -241,8 +241,9 @@ endef
 VM_CASES = apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint \
 	containerd_oom containerd_options cost delegation devices docker exec_delegated \
 	hostile_frozen hostile_kernel host_limits journald limits metrics_unit nomad_resources \
-	sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup slice stats systemd_updates units update watch \
-	adoption::limits_change_and_kills_are_counted_once conformance::limits_of_the_cgroup \
+	reference_azure sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup slice stats systemd_updates units update watch \
+	adoption::limits_change_and_kills_are_counted_once \
+	adoption::the_units_that_are_installed_take_over_what_has_lost_its_shim conformance::limits_of_the_cgroup \
 	containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \
 	containerd_control::stats_come_in_the_type_of_the_cgroup_version \
@@ -250,6 +251,7 @@ VM_CASES = apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syste
 	containerd_metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
 	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup \
 	cri_containers::limits_change_while_a_container_runs cri_pods::containers_are_in_cgroups_below_that_of_their_pod \
+	cri_pods::systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod \
 	containerd_mounts_namespaces::options_of_a_cgroup_mount_are_for_a_new_mount_of_v2 \
 	doctor::every_controller_that_the_kernel_has_mounted_is_found doctor::tasks_can_run_on_a_host_that_runs_the_tests \
 	exec_security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \

@@ -52,7 +52,9 @@ pub use root::{Root, Tmpfs};
 pub use sandbox::{Sandbox, SandboxBuild};
 pub use screen::{COLUMNS, ROWS, Screen};
 pub use storm::storm;
-pub use systemd::{Installed, assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, show, systemctl};
+pub use systemd::{
+    Installed, assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, lacks_systemd, show, systemctl,
+};
 pub use task::{Build, Report, Task, WRITER, touch};
 pub use trace::{Trace, calls_of_ours, trace};
 

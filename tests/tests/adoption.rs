@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Installed, Ran, Task, WRITER, assert_forgotten, assert_shows, binary, child_pids, eventually, fds_of, has_systemd,
-    hierarchy, lacks, name_of, only_v2, process_exists, status_lines, systemctl, touch,
+    Installed, Ran, Task, WRITER, assert_forgotten, assert_shows, binary, child_pids, eventually, fds_of, hierarchy,
+    lacks, lacks_systemd, name_of, only_v2, process_exists, status_lines, systemctl, touch,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -401,7 +401,7 @@ const TIMER: &str = include_str!("../../systemd/bowline-adopt.timer");
 /// Returns at once on a host without systemd.
 #[test]
 fn the_units_that_are_installed_take_over_what_has_lost_its_shim() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

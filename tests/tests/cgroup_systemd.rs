@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Ran, Task, assert_forgotten, assert_shows, binary, cgroup_of, disk, eventually, has_systemd, only_v2, show, skip,
-    systemctl,
+    Ran, Task, assert_forgotten, assert_shows, binary, cgroup_of, disk, eventually, has_systemd, lacks_systemd,
+    only_v2, show, skip, systemctl,
 };
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn limited(host: &Host) -> Task<'_> {
 
 #[test]
 fn every_limit_is_a_property_and_in_its_file() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -87,7 +87,7 @@ fn every_limit_is_a_property_and_in_its_file() {
 
 #[test]
 fn an_update_changes_properties_and_files() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -119,7 +119,7 @@ fn an_update_changes_properties_and_files() {
 
 #[test]
 fn a_reload_of_systemd_leaves_the_limits_and_the_task() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -148,7 +148,7 @@ fn a_reload_of_systemd_leaves_the_limits_and_the_task() {
 
 #[test]
 fn an_exec_lands_in_the_scope() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -174,7 +174,7 @@ fn an_exec_lands_in_the_scope() {
 
 #[test]
 fn a_path_of_a_unit_goes_to_systemd_by_itself() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -196,7 +196,7 @@ fn a_path_of_a_unit_goes_to_systemd_by_itself() {
 
 #[test]
 fn a_kill_for_want_of_memory_is_reported_although_the_scope_goes() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -225,7 +225,7 @@ fn a_kill_for_want_of_memory_is_reported_although_the_scope_goes() {
 
 #[test]
 fn many_tasks_of_one_name_come_and_go() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -239,7 +239,7 @@ fn many_tasks_of_one_name_come_and_go() {
 
 #[test]
 fn a_pause_and_a_stop_work_in_a_scope() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -255,7 +255,7 @@ fn a_pause_and_a_stop_work_in_a_scope() {
 
 #[test]
 fn a_task_that_systemd_thaws_is_not_paused() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -273,7 +273,7 @@ fn a_task_that_systemd_thaws_is_not_paused() {
 
 #[test]
 fn rm_ends_the_scope_of_a_task_whose_shim_has_died() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -289,7 +289,7 @@ fn rm_ends_the_scope_of_a_task_whose_shim_has_died() {
 
 #[test]
 fn the_shim_is_charged_to_a_scope_of_its_own() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -304,7 +304,7 @@ fn the_shim_is_charged_to_a_scope_of_its_own() {
 
 #[test]
 fn a_unit_of_somebody_elses_is_not_taken() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -323,7 +323,7 @@ fn a_unit_of_somebody_elses_is_not_taken() {
 
 #[test]
 fn a_unit_that_has_failed_is_forgotten_for_a_task_of_its_name() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -349,7 +349,7 @@ fn a_unit_that_has_failed_is_forgotten_for_a_task_of_its_name() {
 
 #[test]
 fn a_slice_that_systemd_has_made_by_itself_ends_with_the_task() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -369,7 +369,7 @@ fn a_slice_that_systemd_has_made_by_itself_ends_with_the_task() {
 
 #[test]
 fn a_launch_that_fails_leaves_no_unit() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

@@ -6,14 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{disk, eventually, only_v2};
+use bowline_tests::harness::{disk, eventually, lacks_systemd, only_v2};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const IDLE: &str = "command = 'sleep'\nargs = ['1000']\n";
-
-fn has_systemd() -> bool {
-    Path::new("/run/systemd/system").exists()
-}
 
 fn systemctl(args: &[&str]) -> bool {
     Command::new("systemctl").args(args).status().is_ok_and(|status| status.success())
@@ -59,7 +55,7 @@ const MOVES_DOWN: &str =
 
 #[test]
 fn a_task_in_a_delegated_unit_has_its_limits() {
-    if !only_v2() || !has_systemd() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -82,7 +78,7 @@ fn a_task_in_a_delegated_unit_has_its_limits() {
 
 #[test]
 fn a_limit_that_a_unit_with_processes_of_its_own_cannot_hand_down_is_refused() {
-    if !only_v2() || !has_systemd() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Process, Ran, Task, binary, eventually, hierarchies, only_v2, process_exists};
+use bowline_tests::harness::{
+    Elsewhere, Process, Ran, Task, binary, eventually, has_systemd, hierarchies, lacks_systemd, only_v2, process_exists,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -300,11 +302,6 @@ fn the_cgroup_of_a_shim_that_has_gone_is_removed() {
     host.assert_nothing_left();
 }
 
-/// Whether systemd runs this host.
-fn has_systemd() -> bool {
-    Path::new("/run/systemd/system").is_dir()
-}
-
 #[test]
 fn an_orphan_is_known_by_the_name_that_systemd_gives_it() {
     // Where systemd runs, it has made it.
@@ -325,7 +322,7 @@ fn an_orphan_is_known_by_the_name_that_systemd_gives_it() {
 
 #[test]
 fn the_units_of_an_orphan_are_stopped() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

@@ -7,13 +7,13 @@ use std::path::Path;
 use bowline_tests::Host;
 use bowline_tests::harness::host_units::{Units, assert_unlimited, cpu_in_kernel, memory_in_kernel, memory_property};
 use bowline_tests::harness::{
-    Installed, assert_forgotten, assert_shows, eventually, has_systemd, process_exists, systemctl,
+    Installed, assert_forgotten, assert_shows, eventually, lacks_systemd, process_exists, systemctl,
 };
 use serde_json::{Value, json};
 
 #[test]
 fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -55,7 +55,7 @@ fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
 
 #[test]
 fn only_what_differs_is_set() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -88,7 +88,7 @@ fn only_what_differs_is_set() {
 
 #[test]
 fn slices_are_all_made_or_none() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -118,7 +118,7 @@ fn slices_are_all_made_or_none() {
 
 #[test]
 fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -154,7 +154,7 @@ fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
 
 #[test]
 fn a_file_that_wins_over_a_limit_at_the_next_reload_is_named() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -199,7 +199,7 @@ fn a_file_that_wins_over_a_limit_at_the_next_reload_is_named() {
 
 #[test]
 fn what_an_earlier_manifest_has_made_is_cleaned_up_first() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -236,7 +236,7 @@ fn what_an_earlier_manifest_has_made_is_cleaned_up_first() {
 
 #[test]
 fn units_are_tracked_with_their_cgroups_and_none_is_lost() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

@@ -9,7 +9,7 @@ use std::path::Path;
 use bowline_tests::Host;
 use bowline_tests::harness::metrics::{Samples, ask};
 use bowline_tests::harness::{
-    Installed, assert_forgotten, assert_shows, binary, eventually, has_systemd, lacks, systemctl,
+    Installed, assert_forgotten, assert_shows, binary, eventually, lacks, lacks_systemd, systemctl,
 };
 
 const DOCS: &str = include_str!("../../docs/metrics.md");
@@ -27,7 +27,7 @@ fn unit(changes: &[(&str, &str)]) -> String {
 
 #[test]
 fn the_unit_of_the_documentation_serves_all_that_there_is() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

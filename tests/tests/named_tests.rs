@@ -1,4 +1,4 @@
-//! What SECURITY.md and docs/reliability.md name as a test, or as a source file, is one.
+//! What SECURITY.md, docs/reliability.md and the Makefile name as a test, or as a source file, is one.
 
 use std::fs;
 
@@ -67,4 +67,37 @@ fn every_time_limit_is_in_a_file_that_there_is() {
     for name in names {
         assert!(is_one(name), "docs/reliability.md names {name}, which is no source file");
     }
+}
+
+/// CI has no systemd but in the virtual machine.
+#[test]
+fn what_needs_systemd_is_run_where_it_is() {
+    let makefile = read("Makefile");
+    let of = |variable: &str| {
+        let text = makefile.split(&format!("\n{variable} = ")).nth(1).expect("it is there");
+        // A line that ends with a backslash goes on.
+        let mut lines =
+            text.lines().scan(true, |goes_on, line| std::mem::replace(goes_on, line.ends_with('\\')).then_some(line));
+        lines
+            .by_ref()
+            .flat_map(str::split_whitespace)
+            .filter(|word| *word != "\\")
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    // Of these, `make test` leaves out what takes longest there.
+    let run = of("VM_CASES");
+    let mut needing = 0;
+    for source in sources("tests/tests").iter().filter(|source| !source.name.ends_with("/named_tests.rs")) {
+        let module = source.name.trim_end_matches(".rs").rsplit('/').next().unwrap_or_default().to_owned();
+        for case in source.text.split("#[test]\nfn ").skip(1) {
+            let (name, body) = case.split_once('(').expect("a function");
+            let case = format!("{module}::{name}");
+            if body.contains("lacks_systemd()") || body.contains("host.cri_with_systemd()") {
+                needing += 1;
+                assert!(run.contains(&module) || run.contains(&case), "{case} is not among VM_CASES");
+            }
+        }
+    }
+    assert!(needing > 40, "{needing}");
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use bowline_tests::Host;
 use bowline_tests::harness::host_units::{Units, assert_unlimited, cpu_in_kernel, memory_in_kernel, memory_property};
 use bowline_tests::harness::{
-    Installed, assert_forgotten, assert_shows, binary, cgroup_of, has_systemd, hierarchies, only_v2, show, systemctl,
+    Installed, assert_forgotten, assert_shows, binary, cgroup_of, hierarchies, lacks_systemd, only_v2, show, systemctl,
 };
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ fn check_cgroups_supported_not_with_controllers_mounted_elsewhere() {
 
 #[test]
 fn initialize_leaves_a_unit_in_an_unexpected_control_group_alone() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -104,7 +104,7 @@ fn end_slices(slices: &[&str]) {
 
 #[test]
 fn cleanup_old_agent_setup_removes_drop_ins_of_older_versions() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -131,7 +131,7 @@ fn cleanup_old_agent_setup_removes_drop_ins_of_older_versions() {
 
 #[test]
 fn get_unit_properties_requiring_update_are_accounting_and_no_quota_without_limits() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -168,7 +168,7 @@ fn get_unit_properties_requiring_update_are_accounting_and_no_quota_without_limi
 
 #[test]
 fn reset_resource_quota_gives_a_service_back_what_its_files_say() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -204,7 +204,7 @@ fn reset_resource_quota_gives_a_service_back_what_its_files_say() {
 
 #[test]
 fn set_extension_services_quota_of_a_unit_with_several_names_once() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -239,7 +239,7 @@ fn set_extension_services_quota_of_a_unit_with_several_names_once() {
 
 #[test]
 fn start_tracking_unit_cgroups_follows_a_unit_and_survives_a_reboot() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -296,7 +296,7 @@ fn start_tracking_unit_cgroups_finds_a_unit_below_slices_alone() {
 
 #[test]
 fn start_extension_command_in_a_slice_with_a_limit_above_it_is_held() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -323,7 +323,7 @@ fn start_extension_command_in_a_slice_with_a_limit_above_it_is_held() {
 
 #[test]
 fn disable_lifts_all_limits_when_a_slice_cannot_be_as_wanted() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -358,7 +358,7 @@ fn disable_lifts_all_limits_when_a_slice_cannot_be_as_wanted() {
 
 #[test]
 fn disable_lifts_all_limits_when_systemd_refuses_a_task_its_slice() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Limits, Process, Sandbox, assert_cgroup_is, eventually, has_systemd, hierarchies, hierarchy, only_v2, skip, weight,
+    Limits, Process, Sandbox, assert_cgroup_is, eventually, has_systemd, hierarchies, hierarchy, lacks_systemd,
+    only_v2, skip, weight,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -66,7 +67,7 @@ fn rename_cgroup_path_inside_the_sandbox() {
 
 #[test]
 fn rename_cgroup_path_by_systemd() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

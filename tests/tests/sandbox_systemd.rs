@@ -7,7 +7,7 @@ use std::fs;
 use bowline_tests::Host;
 use bowline_tests::harness::{
     Sandbox, SandboxBuild, Task, assert_forgotten, assert_no_unit_files, assert_shows, cgroup_of, eventually,
-    has_systemd, only_v2, process_exists, show, systemctl, weight,
+    has_systemd, lacks_systemd, only_v2, process_exists, show, systemctl, weight,
 };
 
 const SYSTEMD: &str = "--cgroup-driver=systemd";
@@ -48,7 +48,7 @@ fn units(sandbox: &Sandbox<'_>) -> Vec<String> {
 
 #[test]
 fn every_joint_limit_is_a_property_of_the_slice_and_in_its_file() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -77,7 +77,7 @@ fn every_joint_limit_is_a_property_of_the_slice_and_in_its_file() {
 
 #[test]
 fn an_update_changes_properties_and_files_or_neither() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -103,7 +103,7 @@ fn an_update_changes_properties_and_files_or_neither() {
 
 #[test]
 fn members_are_scopes_in_the_slice_and_their_limits_move_its() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -137,7 +137,7 @@ fn members_are_scopes_in_the_slice_and_their_limits_move_its() {
 
 #[test]
 fn a_reload_of_systemd_leaves_the_joint_limits() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -157,7 +157,7 @@ fn a_reload_of_systemd_leaves_the_joint_limits() {
 
 #[test]
 fn shim_pause_and_helpers_are_in_a_scope_elsewhere() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -183,7 +183,7 @@ fn shim_pause_and_helpers_are_in_a_scope_elsewhere() {
 
 #[test]
 fn slice_and_scopes_stay_where_a_new_shim_takes_the_sandbox_over() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     for flag in ["--share-pid", "--pids=60"] {
@@ -208,7 +208,7 @@ fn slice_and_scopes_stay_where_a_new_shim_takes_the_sandbox_over() {
 
 #[test]
 fn a_kill_at_the_joint_limit_is_reported_and_the_others_live_on() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -229,7 +229,7 @@ fn a_kill_at_the_joint_limit_is_reported_and_the_others_live_on() {
 
 #[test]
 fn rm_ends_slice_and_scopes_of_a_sandbox_whose_shim_has_died() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();
@@ -250,7 +250,7 @@ fn rm_ends_slice_and_scopes_of_a_sandbox_whose_shim_has_died() {
 
 #[test]
 fn sandboxes_of_one_name_come_and_go_and_one_that_fails_leaves_no_unit() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

@@ -1,7 +1,7 @@
 //! `run --slice`: in a scope below a slice where systemd makes one; else outside, and that is said.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, assert_forgotten, cgroup_of, has_systemd, only_v2, show};
+use bowline_tests::harness::{Build, assert_forgotten, cgroup_of, lacks_systemd, only_v2, show};
 use serde_json::Value;
 
 /// Has nobody speak to systemd.
@@ -20,7 +20,7 @@ fn without_systemd(host: &Host, flags: &[&str], script: &str) -> bowline_tests::
 
 #[test]
 fn a_command_is_in_a_scope_below_the_slice() {
-    if !has_systemd() {
+    if lacks_systemd() {
         return;
     }
     let host = Host::new();

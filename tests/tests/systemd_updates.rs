@@ -2,7 +2,7 @@
 //! what systemd writes. Returns at once on a host without systemd and cgroup v2.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, assert_shows, eventually, has_systemd, only_v2, show, systemctl};
+use bowline_tests::harness::{Task, assert_shows, eventually, lacks_systemd, only_v2, show, systemctl};
 use serde_json::{Value, json};
 
 const SYSTEMD: &str = "--cgroup-driver=systemd";
@@ -23,7 +23,7 @@ fn files<const N: usize>(task: &Task<'_>, names: [&str; N]) -> [String; N] {
 
 #[test]
 fn raw_values_are_told_to_systemd_and_outlive_later_updates() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -48,7 +48,7 @@ fn raw_values_are_told_to_systemd_and_outlive_later_updates() {
 
 #[test]
 fn files_without_a_property_keep_their_values_in_an_update_and_after_it() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -76,7 +76,7 @@ fn files_without_a_property_keep_their_values_in_an_update_and_after_it() {
 
 #[test]
 fn what_a_scope_starts_with_outlives_updates_and_reloads() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -99,7 +99,7 @@ fn what_a_scope_starts_with_outlives_updates_and_reloads() {
 
 #[test]
 fn systemd_is_told_the_old_values_where_an_update_is_refused() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -132,7 +132,7 @@ fn systemd_is_told_the_old_values_where_an_update_is_refused() {
 
 #[test]
 fn what_somebody_else_has_systemd_change_is_shown_beside_what_was_asked() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();
@@ -156,7 +156,7 @@ fn what_somebody_else_has_systemd_change_is_shown_beside_what_was_asked() {
 
 #[test]
 fn a_group_that_is_killed_for_want_of_memory_is_reported() {
-    if !has_systemd() || !only_v2() {
+    if lacks_systemd() || !only_v2() {
         return;
     }
     let host = Host::new();

@@ -28,13 +28,13 @@ pub mod proto {
 
 use std::cell::{Ref, RefCell};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use protobuf::Message;
 
 use super::containerd::{Failure, is_reference, runtime};
-use super::{Daemon, Host, eventually, only_v2};
+use super::{Daemon, Host, eventually, lacks_systemd, only_v2};
 use network::Network;
 use proto::*;
 
@@ -44,11 +44,6 @@ const IMAGES: &str = "runtime.v1.ImageService";
 const NAMESPACE: &str = "k8s.io";
 /// The table of the plugin's settings.
 const PLUGIN: &str = "plugins.\"io.containerd.grpc.v1.cri\"";
-
-/// Whether systemd runs this host.
-fn has_systemd() -> bool {
-    Path::new("/run/systemd/system").is_dir()
-}
 
 pub struct Cri<'h> {
     host: &'h Host,
@@ -65,7 +60,7 @@ impl Host {
 
     /// Like [`Self::cri`], with the systemd cgroup driver. Without systemd the test is skipped.
     pub fn cri_with_systemd(&self) -> Option<Cri<'_>> {
-        if !has_systemd() || !only_v2() {
+        if lacks_systemd() || !only_v2() {
             self.assert_nothing_left();
             return None;
         }

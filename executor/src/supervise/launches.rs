@@ -50,7 +50,9 @@ impl Supervisor {
     pub async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let id = launch.id.clone();
         let outcome = self.launch_where_it_belongs(launch).await;
-        if self.config.leave == Leave::WithLastTask && !self.has_sandbox() {
+        // A member that came before its sandbox was made is not the last.
+        let waits_for_sandbox = || outcome.is_err() && self.config.folder.is_sandbox();
+        if self.config.leave == Leave::WithLastTask && !self.has_sandbox() && !waits_for_sandbox() {
             self.happen(shim::Trigger::Last);
         }
         if outcome.is_ok() {

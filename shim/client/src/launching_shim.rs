@@ -149,18 +149,23 @@ impl Up {
             }
         };
         let launched = match answer {
-            Ok(answer) => self.launched(answer).await.map_err(|error| self.unless_sandbox_went(error)),
+            Ok(answer) => match self.launched(answer).await {
+                Err(error) => Err(self.unless_sandbox_went(error).await),
+                launched => launched,
+            },
             Err(error) => Err(error),
         };
         (launched, interrupted)
     }
 
     /// `error` of a launch whose shim has gone without an answer; another where its sandbox was removed.
-    fn unless_sandbox_went(&self, error: Error) -> Error {
-        match &self.sandbox {
-            Some((id, folder)) if sandbox::has_gone(folder) => sandbox::removed(id),
-            _ => error,
+    async fn unless_sandbox_went(&self, error: Error) -> Error {
+        let Some((id, folder)) = &self.sandbox else { return error };
+        if let By::Nobody = self.by {
+            // Whoever removes it has its lock until it is removed.
+            let _ = unheld(folder).await;
         }
+        if sandbox::has_gone(folder) { sandbox::removed(id) } else { error }
     }
 
     async fn launched(&mut self, launched: Result<LaunchResponse>) -> Result<LaunchResponse> {

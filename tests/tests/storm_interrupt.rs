@@ -54,7 +54,41 @@ fn a_run_that_is_interrupted_while_it_begins_leaves_nothing() {
         run.signal_group(signal(round));
         let ran = run.finish();
         assert!(!ran.err().contains("OOM") && !ran.err().contains("died"), "{ran}");
+        assert_ne!(ran.code, Some(137), "round {round}: it has its grace: {ran}");
         assert!(!host.state().join(build.id()).exists(), "round {round}: {ran}");
+    });
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_stop_as_the_program_begins_leaves_it_its_grace() {
+    let host = Host::new();
+    let script = "trap 'exit 3' TERM; echo ran; while :; do sleep 0.05; done";
+    storm(24, |round| {
+        let (task, start) = host.task(script).flag("--init").spawn_start();
+        sleep(moment(round));
+        let stop = host.bowline(["stop", task.id()]);
+        let started = start.finish();
+        match (stop.code, started.code) {
+            // Before its handler was there, the signal has ended it.
+            (Some(0), Some(0)) => {
+                let report = task.wait();
+                let codes = if task.said("stdout").is_empty() { &[3, 143][..] } else { &[3] };
+                assert!(codes.contains(&report.number("exit_code")), "round {round}: {report:?} {stop}");
+            }
+            // There was nothing to stop yet.
+            (Some(125), Some(0)) => {
+                assert_eq!(task.status(), "running", "round {round}: {stop}");
+                task.end();
+            }
+            (Some(125), Some(125)) => {
+                let why = ["stopped while it was being launched", "was removed while"];
+                assert!(why.iter().any(|why| started.err().contains(why)), "round {round}: {started}");
+                return assert!(!task.file("").exists(), "round {round}: {stop} {started}");
+            }
+            other => panic!("round {round}: {other:?}: {stop} {started}"),
+        }
+        task.bowline("rm", []).assert_code(0);
     });
     host.assert_nothing_left_without_rm();
 }

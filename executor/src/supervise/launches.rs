@@ -114,7 +114,7 @@ impl Supervisor {
             let watched = self.open_watch(&task)?;
             self.record_init(&task);
             match held {
-                Some(held) => held.start().await?,
+                Some(held) => task.execute(held).await?,
                 None => self.go_on(&task)?,
             }
             Ok(watched)
@@ -167,7 +167,7 @@ impl Supervisor {
         }
         let held = task.handles.borrow_mut().held.take();
         match held {
-            Some(held) => held.start().await?,
+            Some(held) => task.execute(held).await?,
             None if task.facts.look(|facts| facts.restored) => {
                 self.go_on(&task)?;
                 task.facts.change(|facts| facts.restored = false);

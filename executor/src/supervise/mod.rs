@@ -36,6 +36,7 @@ mod exec_killing;
 mod exec_process;
 mod exec_takeover;
 mod execs;
+mod executing;
 mod handles;
 mod handover;
 mod hanging_up;

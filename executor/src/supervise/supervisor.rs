@@ -437,8 +437,7 @@ impl Supervisor {
     }
 
     pub fn signal(self: &Rc<Self>, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
-        let task = self.task(id)?;
-        if all { task.signal_all(&self.layout, signal) } else { task.signal(&self.layout, signal) }
+        self.signal_executed(&self.task(id)?, signal, all)
     }
 
     pub fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
@@ -473,7 +472,7 @@ impl Supervisor {
         let (default_signal, default_grace) = task.stop_defaults();
         let now = Moment::now();
         let plan = StopPlan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
-        let done = task.happen(&self.layout, Trigger::Stop(plan, now));
+        let done = self.stop_executed(&task, plan, now);
         self.remember(&task);
         self.changed.notify_one();
         done

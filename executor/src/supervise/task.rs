@@ -15,6 +15,7 @@ use bowline_sys::{self as sys, proc_stat};
 use oci_spec::runtime::Spec;
 use tokio::sync::Mutex;
 
+use super::executing::Ordered;
 use super::handles::{Dying, TaskHandles};
 use super::launch_plan::LaunchPlan;
 use crate::claim::Claim;
@@ -65,6 +66,7 @@ pub struct Task {
     pub asked_to_end: WatchedValue<Option<Moment>>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
+    pub ordered: Ordered,
 }
 
 /// Locks for operations that change the same task, in the order in which they are taken.
@@ -108,6 +110,7 @@ impl Task {
             asked_to_end: WatchedValue::default(),
             handles: RefCell::new(handles),
             turns: Turns::default(),
+            ordered: Ordered::default(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A lock of a task that is gone, or no file: who has a living shim needs none, and whoever has none is removed.
+//! A lock or a socket of a task that is gone, or something else: the task runs on, and can be ended and removed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,13 +15,18 @@ const WHAT: [&str; 5] = ["nothing", "folder", "FIFO", "symlink", "socket"];
 
 /// Puts `what` into the place of the task's lock.
 fn lose(task: &Task<'_>, what: &str) {
-    let lock = task.file("lock");
-    fs::remove_file(&lock).expect("it is there");
+    lose_file(task, "lock", what);
+}
+
+fn lose_file(task: &Task<'_>, name: &str, what: &str) {
+    let file = task.file(name);
+    fs::remove_file(&file).expect("it is there");
     match what {
-        "folder" => fs::create_dir(&lock).and_then(|()| fs::write(lock.join("kept"), "")).expect("ours"),
-        "FIFO" => mknodat(CWD, &lock, FileType::Fifo, 0o600.into(), 0).expect("ours"),
-        "symlink" => symlink("/nowhere", &lock).expect("ours"),
-        "socket" => drop(UnixListener::bind(&lock).expect("ours")),
+        "folder" => fs::create_dir(&file).and_then(|()| fs::write(file.join("kept"), "")).expect("ours"),
+        "file" => fs::write(&file, "").expect("ours"),
+        "FIFO" => mknodat(CWD, &file, FileType::Fifo, 0o600.into(), 0).expect("ours"),
+        "symlink" => symlink("/nowhere", &file).expect("ours"),
+        "socket" => drop(UnixListener::bind(&file).expect("ours")),
         _ => {}
     }
 }
@@ -97,6 +102,25 @@ fn members_are_ended_and_removed() {
         one.bowline("rm", ["-f"]).assert_code(0);
         sandbox.bowline("rm", ["-f"]).assert_code(0);
         assert_ended(&pids);
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn without_its_socket_a_shim_is_not_answering_and_the_task_is_ended_past_it() {
+    let host = Host::new();
+    for what in ["nothing", "folder", "file", "symlink"] {
+        let [task, other] = [host.task(IDLE).start(), host.task(IDLE).start()];
+        let pids = [task.all_processes(), other.all_processes()].concat();
+        [&task, &other].iter().for_each(|task| lose_file(task, "shim.sock", what));
+        task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "not answering"]);
+        let rows = host.bowline(["ps", "--json"]).assert_code(0).json();
+        let row = rows.as_array().expect("a list").iter().find(|row| row["id"] == task.id()).expect("its row");
+        assert_eq!(row["status"], "not answering", "{what}: {row}");
+        task.bowline("stop", ["--grace=0"]);
+        host.bowline(["rm", "-f", task.id(), other.id()]).assert_code(0);
+        assert_ended(&pids);
+        assert!(![task, other].iter().any(|task| task.file("").exists()), "{what}");
     }
     host.assert_nothing_left_without_rm();
 }

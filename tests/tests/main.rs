@@ -139,7 +139,7 @@ mod limits;
 mod logs;
 mod logs_disk;
 mod logs_fast;
-mod lost_locks;
+mod lost_files;
 mod man;
 mod many;
 mod metrics;

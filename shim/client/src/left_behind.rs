@@ -1,6 +1,6 @@
 //! What a task's folder says about its shim: which socket it has, whether it lives, and what it has left behind.
 
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use bowline_executor::{ExitReport, Folder, Kind, Owner, Result};
 use tokio::time::sleep;
@@ -17,15 +17,24 @@ pub(crate) async fn replaced(folder: &Folder, socket: Option<Socket>) {
     }
 }
 
-/// Which socket is in the folder; a new shim has a new one.
+/// Which socket is in the folder; a new shim has a new one. `None` where that is something else, too.
 pub(crate) fn socket_of(folder: &Folder) -> Option<Socket> {
-    let meta = std::fs::metadata(folder.socket()).ok()?;
+    let meta = std::fs::metadata(folder.socket()).ok().filter(|meta| meta.file_type().is_socket())?;
     Some((meta.ino(), (meta.ctime(), meta.ctime_nsec())))
 }
 
 /// Whether a shim holds the folder of a task that has not ended.
 pub fn is_held(folder: &Folder) -> Result<bool> {
     Ok(!has_report(folder)? && matches!(folder.owner()?, Owner::Shim))
+}
+
+/// Whether the task or sandbox was begun: its shim had a socket by then.
+pub(crate) fn was_begun(folder: &Folder) -> bool {
+    match folder.record() {
+        Ok(Some(record)) => record.started_at.is_some(),
+        Ok(None) => matches!(folder.sandbox(), Ok(Some(record)) if record.adoptable().is_ok()),
+        Err(_) => false,
+    }
 }
 
 pub(crate) fn has_report(folder: &Folder) -> Result<bool> {

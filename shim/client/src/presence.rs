@@ -7,8 +7,8 @@ use bowline_executor::{ExitReport, Folder, Kind, Owner, Result};
 
 use crate::connection::connect_watched;
 use crate::errors::unknown;
-use crate::left_behind::{Socket, gone, has_report, replaced, socket_of};
-use crate::patience::silent;
+use crate::left_behind::{Socket, gone, has_report, replaced, socket_of, was_begun};
+use crate::patience::{Patience, silent};
 use crate::shim::Shim;
 
 /// The state of a task, by who can answer for it.
@@ -30,6 +30,7 @@ pub enum Presence {
 /// `NotFound` when there is no such task; `Unavailable` when its shim accepts no connections and does not end.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     let (asked, folder) = (folder, &pinned(folder, id)?);
+    let mut patience = Patience::with(folder);
     loop {
         let socket = socket_of(folder);
         let found = match connect_watched(folder).await {
@@ -40,7 +41,7 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
             Err(_) if !folder.exists()? => return Err(unknown(id)),
             // The socket's backlog is full: the shim accepts nobody.
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(id)),
-            Err(error) => without_shim(folder, error.kind(), socket).await,
+            Err(error) => without_shim(folder, error.kind(), socket, &mut patience).await,
         };
         // The folder was removed while we looked.
         match found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })? {
@@ -59,16 +60,26 @@ pub(crate) fn pinned(folder: &Folder, id: &str) -> Result<Folder> {
 }
 
 /// Finds out who answers after connecting to `socket` failed with `refused`; `None` if there is another socket by now,
-/// so that the caller retries.
-async fn without_shim(folder: &Folder, refused: ErrorKind, socket: Option<Socket>) -> Result<Option<Presence>> {
+/// so that the caller retries, or there may be in a moment.
+async fn without_shim(
+    folder: &Folder,
+    refused: ErrorKind,
+    socket: Option<Socket>,
+    patience: &mut Patience<'_>,
+) -> Result<Option<Presence>> {
     // A socket that exists and refuses belongs to a shim that is leaving or gone.
-    if refused == ErrorKind::NotFound {
-        if folder.socket().exists() {
+    if refused == ErrorKind::NotFound || socket.is_none() {
+        if socket_of(folder).is_some() {
             return Ok(None);
         }
         // A member of a sandbox that has ended has no socket either.
         if !has_report(folder)? && matches!(folder.owner()?, Owner::Shim) {
-            return Ok(Some(Presence::Starting));
+            // Its shim had one, which somebody has removed; or the next shim is about to make one.
+            return match was_begun(folder) {
+                true if patience.is_over().await => Err(silent(&folder.name())),
+                true => Ok(None),
+                false => Ok(Some(Presence::Starting)),
+            };
         }
     }
     tokio::select! {
@@ -93,7 +104,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (folder, lock) = StateDir::new(root.path()).create(&"web".parse().unwrap()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let look = |refused| runtime.block_on(without_shim(&folder, refused, socket_of(&folder))).unwrap();
+        let look = |refused| {
+            let mut patience = Patience::with(&folder);
+            runtime.block_on(without_shim(&folder, refused, socket_of(&folder), &mut patience)).unwrap()
+        };
         assert!(matches!(look(ErrorKind::NotFound), Some(Presence::Starting)));
         let listener = UnixListener::bind(folder.socket()).unwrap();
         // Waiting for the lock would mean waiting for the end of the shim.

@@ -44,10 +44,12 @@ pub fn starting(id: &TaskId) -> Error {
 /// `NotFound` when there is none; `WrongState` when `id` is a task.
 pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
     let folder = state.folder(id);
-    if folder.is_sandbox() {
+    // It may come or go meanwhile.
+    let pinned = folder.pinned().map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })?;
+    if pinned.is_sandbox() {
         return Ok(folder);
     }
-    if folder.exists()? {
+    if pinned.is_still_there() {
         return Err(Error::new(Kind::WrongState, format!("{id} is a task, and no sandbox"))
             .hint(format!("`bowline inspect {id}` tells how it stands")));
     }

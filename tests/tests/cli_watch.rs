@@ -45,6 +45,19 @@ fn with_json_a_watch_gives_a_line_for_each_reading_until_its_tasks_have_ended() 
 }
 
 #[test]
+fn a_watch_ends_with_its_task_and_not_with_a_later_one_of_its_name() {
+    let host = Host::new();
+    let first = host.task("exec sleep 1000").start();
+    let watch = host.spawn(["stats", "--watch", "--json", "--interval=100ms", first.id()]);
+    watch.read_stdout();
+    watch.wait_for_out("cpu");
+    host.task("exec sleep 1000").named(first.id()).flag("--replace").start();
+    watch.finish().assert_code(0);
+    first.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_watch_goes_on_under_a_new_shim_and_names_a_task_that_gets_none() {
     let host = Host::new();
     let [one, other] = [0, 1].map(|_| host.task(IDLE).flag("--init").start());

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Folder, Kind, Result, StateDir, Stats};
+use bowline_executor::{Doing, Error, Kind, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
@@ -62,7 +62,7 @@ impl Sampler {
         let mut only = Vec::new();
         for id in task_names::resolve(&sampler.state, names) {
             let found = match id {
-                Ok(id) => reach::live(&sampler.state, &id).await.map(|shim| (id, shim)),
+                Ok(id) => reach::live_pinned(&sampler.state, &id).await.map(|shim| (id, shim)),
                 Err(error) => Err(error),
             };
             match found {
@@ -96,7 +96,7 @@ impl Sampler {
         if self.only.is_none() {
             self.find_new().await?;
         }
-        let read = |(id, known): (TaskId, Known)| (id.clone(), tokio::spawn(known.read(self.state.folder(&id), id)));
+        let read = |(id, known): (TaskId, Known)| (id.clone(), tokio::spawn(known.read(id)));
         let begun: Vec<_> = std::mem::take(&mut self.known).into_iter().map(read).collect();
         let mut readings = Vec::new();
         for (id, reading) in begun {
@@ -138,11 +138,11 @@ impl Sampler {
 }
 
 impl Known {
-    async fn read(mut self, folder: Folder, id: TaskId) -> Result<(Known, Reading)> {
+    async fn read(mut self, id: TaskId) -> Result<(Known, Reading)> {
         let stats = match self.shim.stats().await {
             // Its shim may have died: a new one goes on.
             Err(error) if error.kind() != Kind::Unavailable => {
-                self.shim = live(&folder, &id, &Programs::default()).await?;
+                self.shim = live(self.shim.folder(), &id, &Programs::default()).await?;
                 self.shim.stats().await?
             }
             stats => stats?,

@@ -4,7 +4,7 @@
 //! (dump_oom_victim in mm/oom_kill.c). The kernel leaves it out when many are killed at a time, and
 //! the log may be out of reach: then the process is unknown, and may be any. The cgroup's count says how many there were.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use bowline_cgroup::sees_all;
@@ -36,16 +36,19 @@ pub struct Kill {
 pub struct NamedKills {
     count: u64,
     /// Those of the last ones.
-    pids: VecDeque<i32>,
+    pids: BTreeSet<i32>,
     /// The last one, until it is told.
+    #[serde(skip)]
     last: Option<Kill>,
 }
 
 impl NamedKills {
     fn add(&mut self, kill: Kill) {
         self.count += 1;
-        self.pids.truncate(REMEMBERED - 1);
-        self.pids.push_front(kill.pid);
+        if self.pids.len() == REMEMBERED {
+            self.pids.clear();
+        }
+        self.pids.insert(kill.pid);
         self.last = Some(kill);
     }
 

@@ -6,7 +6,6 @@
 //!                            └► when the grace is over, as a hook of the image may hang: killed
 //! ```
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,10 +23,6 @@ use crate::waits;
 /// How long a signal waits for the program.
 const SIGNAL_WAITS: Duration = Duration::from_secs(1);
 
-/// Whether init was ordered to execute the program.
-#[derive(Debug, Default)]
-pub struct Ordered(Cell<bool>);
-
 impl Task {
     /// Has init execute the program.
     ///
@@ -37,13 +32,13 @@ impl Task {
         if self.facts.look(|facts| facts.life != Life::Created) {
             return Err(Error::new(Kind::WrongState, format!("task {} was killed before it was started", self.id)));
         }
-        self.ordered.0.set(true);
+        self.ordered.set(true);
         held.start().await
     }
 
     /// Whether the program may run, and nobody knows.
     fn is_executing(&self) -> bool {
-        self.ordered.0.get() && self.facts.look(|facts| facts.life == Life::Created)
+        self.ordered.get() && self.facts.look(|facts| facts.life == Life::Created)
     }
 
     /// Returns once that is known, or at this moment.

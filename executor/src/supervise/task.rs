@@ -1,7 +1,7 @@
 //! One task under supervision: its state, its resources, and the actions that
 //! its lifecycle asks for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use bowline_sys::{self as sys, proc_stat};
 use oci_spec::runtime::Spec;
 use tokio::sync::Mutex;
 
-use super::executing::Ordered;
 use super::handles::{Dying, TaskHandles};
 use super::launch_plan::LaunchPlan;
 use crate::claim::Claim;
@@ -66,7 +65,8 @@ pub struct Task {
     pub asked_to_end: WatchedValue<Option<Moment>>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
-    pub ordered: Ordered,
+    /// Whether init was ordered to execute the program.
+    pub ordered: Cell<bool>,
 }
 
 /// Locks for operations that change the same task, in the order in which they are taken.
@@ -110,7 +110,7 @@ impl Task {
             asked_to_end: WatchedValue::default(),
             handles: RefCell::new(handles),
             turns: Turns::default(),
-            ordered: Ordered::default(),
+            ordered: Cell::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::process::Child;
 use std::sync::Arc;
 
 use bowline_executor::{
-    Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, remove_folder, undo, undo_sandbox,
+    Doing, Error, Folder, Kind, Lock, Owner, Result, Sealed, ShimCgroup, StateDir, remove_folder, undo, undo_sandbox,
 };
 use bowline_protocol::wire::proto::bowline::{LaunchRequest, LaunchResponse};
 use bowline_spec::id::TaskId;
@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::adopt::find_or_adopt;
 use crate::children;
-use crate::patience::lock_after;
+use crate::patience::{Patience, lock_after, serves};
 use crate::presence::{Presence, find};
 use crate::sandbox;
 use crate::shim::Shim;
@@ -162,8 +162,9 @@ impl Up {
     async fn unless_sandbox_went(&self, error: Error) -> Error {
         let Some((id, folder)) = &self.sandbox else { return error };
         if let By::Nobody = self.by {
-            // Whoever removes it has its lock until it is removed.
-            let _ = unheld(folder).await;
+            // Whoever removes it has its lock until it is removed; so has a new shim, which answers.
+            let mut patience = Patience::with(folder);
+            while matches!(folder.owner(), Ok(Owner::Shim)) && !serves(folder).await && !patience.is_over().await {}
         }
         if sandbox::has_gone(folder) { sandbox::removed(id) } else { error }
     }

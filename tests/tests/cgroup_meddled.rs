@@ -55,6 +55,37 @@ fn a_frozen_task_hears_a_stop() {
 }
 
 #[test]
+fn a_task_that_somebody_else_freezes_is_paused_and_runs_nothing_until_it_is_resumed() {
+    let host = Host::new();
+    let task = host.task("sleep 1000").start();
+    freeze(&task);
+    assert_eq!(task.status(), "paused");
+    task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "frozen"]);
+    task.bowline("resume", []).assert_code(0);
+    assert_eq!(task.status(), "running");
+    task.exec("exit 7").assert_code(7);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_somebody_has_moved_to_a_sandbox_ends_with_it() {
+    let host = Host::new();
+    for controller in ["memory", "freezer"] {
+        let sandbox = host.sandbox().create();
+        let mut sleep = host.command("sleep");
+        sleep.arg("1000");
+        let stranger = host.spawn_command(sleep);
+        let path = sandbox.inspect()["cgroup"].as_str().expect("a path")[1..].to_owned();
+        let procs = hierarchy(controller).join(path).join("cgroup.procs");
+        fs::write(procs, stranger.pid().to_string()).expect("root may");
+        sandbox.bowline("rm", []).assert_code(0);
+        assert_eq!(stranger.finish().code, None, "{controller}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
 fn a_paused_task_that_somebody_else_thaws_runs() {
     let host = Host::new();
     let task = host.task("sleep 1000").start();
@@ -132,19 +163,6 @@ fn a_deadline_holds_in_a_frozen_task_and_its_exec_never_runs() {
     thaw(&task);
     eventually("what was killed is gone", || (task.processes() == [task.program_pid()]).then_some(()));
     task.exec_with(["--timeout=50s"], "echo alive").assert_says("alive");
-    task.end();
-    host.assert_nothing_left();
-}
-
-#[test]
-fn an_exec_without_a_deadline_waits_until_the_task_is_thawed() {
-    let host = Host::new();
-    let task = host.task("exec sleep 1000").start();
-    freeze(&task);
-    let exec = task.spawn_exec([], "echo runs");
-    eventually("it is in the cgroup", || (task.processes().len() == 2).then_some(()));
-    thaw(&task);
-    exec.finish().assert_says("runs");
     task.end();
     host.assert_nothing_left();
 }

@@ -199,6 +199,14 @@ fn a_cgroup_that_is_there_is_used_with_its_limits_and_stays() {
     host.described(&toml).assert_refused(125, &[own.path(), "frozen"]);
     freeze(&own, false);
     assert_is_as_it_was(&own);
+    if !only_v2() && hierarchies().iter().any(|(names, _)| names.is_empty()) {
+        // The freezer of v2 beside those of v1 freezes too.
+        let mount = &hierarchies().into_iter().find(|(names, _)| names.is_empty()).expect("there is one").1;
+        let freezer = mount.join(&own.path()[1..]).join("cgroup.freeze");
+        fs::write(&freezer, "1").expect("root may");
+        host.described(&toml).assert_refused(125, &[own.path(), "frozen"]);
+        fs::write(&freezer, "0").expect("root may");
+    }
     if !only_v2() {
         // There the kernel would refuse the device rules.
         let below = hierarchy("devices").join(&own.path()[1..]).join("below");

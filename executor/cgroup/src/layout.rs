@@ -227,7 +227,10 @@ impl Layout {
             return refused("exists already and is in use", "choose another, or end what is in it");
         }
         let is_frozen = match self.version {
-            Version::V1 => self.v1_freezer().is_some_and(|freezer| v1::is_held(freezer.top(), Path::new(path))),
+            Version::V1 => {
+                let above = || self.unified().is_some_and(|index| v2::is_held(self.hierarchies[index].top(), path));
+                self.v1_freezer().is_some_and(|freezer| v1::is_held(freezer.top(), Path::new(path))) || above()
+            }
             Version::V2 => self.is_frozen(&cgroup),
         };
         if is_frozen {
@@ -405,6 +408,14 @@ impl Layout {
         self.freezer(cgroup).is_some_and(|dir| match self.version {
             Version::V1 => v1::is_frozen(dir),
             Version::V2 => v2::is_frozen(dir),
+        })
+    }
+
+    /// Whether the cgroup itself is to be frozen, and not one above it.
+    pub fn is_frozen_itself(&self, cgroup: &Cgroup) -> bool {
+        self.freezer(cgroup).is_some_and(|dir| match self.version {
+            Version::V1 => v1::is_frozen_itself(dir),
+            Version::V2 => v2::is_frozen_itself(dir),
         })
     }
 

@@ -177,6 +177,11 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "FROZEN")
 }
 
+/// Whether the processes of the cgroup `dir` are to be frozen by itself.
+pub fn is_frozen_itself(dir: BorrowedFd<'_>) -> bool {
+    read_at(dir, "freezer.self_freezing").is_ok_and(|text| text.trim() == "1")
+}
+
 /// Whether nothing freezes the processes of the cgroup `dir`, which may be frozen with a parent too.
 pub fn is_thawed(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "THAWED")

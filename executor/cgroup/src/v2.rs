@@ -4,6 +4,7 @@
 //! Source of files and formats: the kernel's admin-guide/cgroup-v2.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use bowline_error::Result;
 use bowline_sys as sys;
@@ -11,7 +12,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use crate::limit::Limit;
-use crate::tree::{members_below, read_at, signal_below, write_at};
+use crate::tree::{members_below, open_dir, read_at, signal_below, write_at};
 use crate::values::{Amount, CpuQuota, Device, IoWeight, PERIOD};
 use crate::write::{self, Write};
 
@@ -254,11 +255,25 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "cgroup.events").is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
 }
 
+/// Whether the processes of the cgroup `dir` are to be frozen by itself.
+pub fn is_frozen_itself(dir: BorrowedFd<'_>) -> bool {
+    read_at(dir, "cgroup.freeze").is_ok_and(|text| text.trim() == "1")
+}
+
 /// Whether nothing freezes the processes of the cgroup `dir`: with a parent they freeze too.
 pub fn is_thawed(dir: BorrowedFd<'_>) -> bool {
     let wanted = read_at(dir, "cgroup.freeze").is_ok_and(|text| text.trim() == "0");
     let events = read_at(dir, "cgroup.events");
     wanted && events.is_ok_and(|events| events.lines().any(|line| line == "frozen 0"))
+}
+
+/// Whether the processes in the cgroup at `path` below `top` are to be frozen, by themselves or with a parent.
+pub fn is_held(top: BorrowedFd<'_>, path: &str) -> bool {
+    let is_frozen = |path: &Path| {
+        let dir = open_dir(top, path.strip_prefix("/").unwrap_or(path));
+        dir.is_ok_and(|dir| is_frozen_itself(dir.as_fd()))
+    };
+    Path::new(path).ancestors().any(is_frozen)
 }
 
 /// Kills every process below `dir` at once; returns a pidfd of each.

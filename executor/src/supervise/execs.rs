@@ -167,7 +167,7 @@ impl Supervisor {
             self.kill_exec(task, number).await;
             return Err(gone(task));
         }
-        let mut pumps = match before(deadline, report.executed()).await {
+        let mut pumps = match before(deadline, self.unless_frozen(task, report.executed())).await {
             Some(Ok(())) => match connect(wiring, request) {
                 Ok(pumps) => Some(pumps),
                 Err(error) => {

@@ -1,9 +1,11 @@
-//! Freezing a task and thawing it. Others may thaw it too, as `systemctl thaw` does: the kernel is asked whenever the
-//! answer matters, and nobody watches.
+//! Freezing a task and thawing it. Others may do so too, as `systemctl freeze` and `thaw` do: the kernel is asked whenever
+//! the answer matters, and nobody watches.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use bowline_error::Result;
+use bowline_cgroup::Cgroup;
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use super::supervisor::Supervisor;
@@ -13,6 +15,9 @@ use crate::lifecycle::Status;
 use crate::lifecycle::task::Trigger;
 use crate::manager_events::ManagerEvent;
 use crate::request::TaskState;
+
+/// How long an exec may take to begin until it is asked whether the task is frozen.
+const FROZEN_AFTER: Duration = Duration::from_secs(1);
 
 impl Supervisor {
     /// Freezes a task; returns once all its processes have stopped.
@@ -30,6 +35,9 @@ impl Supervisor {
     /// Thaws a paused task.
     pub fn resume(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
+        if self.is_frozen_by_others(&task) {
+            return task.with_cgroup(|cgroup| self.layout.freeze(cgroup, false))?;
+        }
         task.happen(&self.layout, Trigger::Resume)?;
         self.tell_resumed(&task);
         Ok(())
@@ -39,13 +47,43 @@ impl Supervisor {
     pub fn state(self: &Rc<Self>, id: &TaskId) -> Result<TaskState> {
         let task = self.task(id)?;
         self.notice_thaw(&task);
-        Ok(task.state())
+        Ok(self.state_now(&task))
     }
 
     /// The state of each task.
     pub fn states(self: &Rc<Self>) -> Vec<TaskState> {
         self.notice_thaws();
-        self.tasks.borrow().values().map(|task| task.state()).collect()
+        self.tasks.borrow().values().map(|task| self.state_now(task)).collect()
+    }
+
+    /// The state of a task, which is paused too where somebody else has frozen it.
+    fn state_now(&self, task: &Task) -> TaskState {
+        let state = task.state();
+        if self.is_frozen_by_others(task) { TaskState { status: Status::Paused, ..state } } else { state }
+    }
+
+    /// Whether somebody else has frozen a task that runs.
+    fn is_frozen_by_others(&self, task: &Task) -> bool {
+        let is_frozen = |cgroup: &Cgroup| self.layout.is_frozen_itself(cgroup);
+        task.status() == Status::Running && task.with_cgroup(is_frozen).unwrap_or_default()
+    }
+
+    /// The output of `begins`, the beginning of an exec, unless the task is frozen: then that never comes.
+    ///
+    /// # Errors
+    /// `WrongState` where it is.
+    pub(super) async fn unless_frozen<T>(&self, task: &Task, begins: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::pin!(begins);
+        loop {
+            if let Ok(begun) = tokio::time::timeout(FROZEN_AFTER, &mut begins).await {
+                return begun;
+            }
+            if task.with_cgroup(|cgroup| self.layout.is_frozen(cgroup)).unwrap_or_default() {
+                let message = format!("task {} is frozen: nothing can be run in it", task.id);
+                return Err(Error::new(Kind::WrongState, message)
+                    .hint("`bowline resume` lets it go on, unless a cgroup above its own is frozen"));
+            }
+        }
     }
 
     /// [`Self::notice_thaw`] of every task.

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 use super::connection;
 use super::handles::SandboxHandles;
 use super::shim_cgroup::Overhead;
-use super::units::remove_cgroup;
+use super::units::remove_tasks_cgroup;
 use crate::facts::SandboxFacts;
 use crate::folder::Folder;
 use crate::lifecycle::sandbox::{Life, Trigger};
@@ -293,7 +293,8 @@ impl Sandbox {
         let moved = overhead.leave(layout).await;
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
-            remove_cgroup(layout, systemd, cgroup).await;
+            // Whatever somebody has moved there ends with it, as with a task.
+            remove_tasks_cgroup(layout, systemd, cgroup).await;
             let spared = self.facts.look(|facts| facts.joint.memory_min.map(|_| facts.record.cgroup.clone()));
             if let Some(path) = spared {
                 let settle = || {

@@ -48,6 +48,7 @@ fn print(args: &NameArgs, paths: std::result::Result<(String, String), Invalid>)
 /// Prints whose cgroup `path` is: a pod's or a container's of one, if its root is that of pods, else a sandbox's of ours,
 /// or of the root that `args` name.
 fn whose(state: &StateDir, path: &str, args: &NameArgs) -> Result<u8> {
+    let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
     let path = match path.strip_suffix(".slice") {
         Some(_) if !path.contains('/') => unit::slice_path(path),
         _ => path.to_owned(),

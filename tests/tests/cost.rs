@@ -264,10 +264,10 @@ fn cost_of_what_has_left_in_pages_is_none() {
 fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
     for (name, most) in [
-        ("bowline", 9444),
-        ("bowline-shim", 7108),
-        ("containerd-shim-bowline-v1", 7564),
-        ("nomad-driver-bowline", 4814),
+        ("bowline", 9450),
+        ("bowline-shim", 7135),
+        ("containerd-shim-bowline-v1", 7590),
+        ("nomad-driver-bowline", 4823),
     ] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;
         Recorded { v1: most, v2: most }.assert_holds(&format!("KiB of {name}"), size.div_ceil(1024), "");

@@ -14,7 +14,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::{Folder, LOCK, cannot, unreadable};
 use crate::trust;
 
-/// How often a shim is looked for whose lock is lost: nothing tells of its end.
+/// The pause before the next look for a shim whose lock is lost. A hang-up would not tell that it has ended: a shim without
+/// descriptors closes connections while it lives.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// Who owns a task's folder.
@@ -64,7 +65,7 @@ impl Folder {
         made.map_err(|error| cannot("lock", &path, &error))
     }
 
-    /// Opens the lock. One that is lost is made anew, unless `is_held` tells of somebody who holds the one that was there.
+    /// Opens the lock. If it is lost, it is made anew, unless `is_held` says that somebody still holds the old one.
     pub(super) fn lock_file(&self, is_held: impl FnOnce(&Folder) -> bool) -> Result<Found> {
         let path = self.file(LOCK);
         let opened = trust::open(File::options().write(true), &path);

@@ -148,7 +148,7 @@ pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, cgroup: Cgroup) {
     remove(layout, systemd, cgroup, Duration::MAX).await;
 }
 
-/// Removes the cgroup of a task or a sandbox, like [`remove_cgroup`]. What is still in it after a moment is killed: a process that was
+/// Removes the cgroup of a task or a sandbox, like [`remove_cgroup`]. What is still in it after a moment is killed: what was
 /// moved in one hierarchy is in the others all the same.
 pub async fn remove_tasks_cgroup(layout: &Layout, systemd: &Systemd, cgroup: Cgroup) {
     remove(layout, systemd, cgroup, SETTLED).await;

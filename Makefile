@@ -122,12 +122,12 @@ all-in-vm:
 	$(ONE_BY_ONE) test-arm64 ARM64_CASES= ARM64_QUICK=yes
 # Whatever starts, joins, ends or outlives something. An emulated machine takes minutes for a case of the bench or of the
 # matrix of faults, which all-here has in full.
-# reference_azure has systemd read its files again and again, for which such a machine is too slow beside the tests here.
-VM_MORE = adoption.* containerd_.* cri_.* exec exec_security gc many nomad_recover nomad_task reference_azure sandbox_.* \
+# reference::azure has systemd read its files again and again, for which such a machine is too slow beside the tests here.
+VM_MORE = adoption containerd cri exec exec::security gc many nomad::recover nomad::task reference::azure sandbox \
 	shim_death stop upgrade
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
-RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task
+RELEASE_TESTS = doctor exec fallbacks fields::effect limits mounts namespaces run seccomp stop containerd::task
 
 # One selection and one set of features for whatever cargo builds for tests, so
 # that nothing is compiled twice.
@@ -201,24 +201,24 @@ test-every-call: need-test debug
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup close_range_cloexec
 # Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
-TESTS_fsopen = $(TESTS_mount_setattr) containerd_start shim_death state_disk
-TESTS_mount_setattr = fallbacks bad_input_description bad_input_image containerd_mounts containerd_mounts_namespaces devices exec_security hostile_dev hostile_host_view \
-	hostile_mounts hostile_null mounts namespaces output \
+TESTS_fsopen = $(TESTS_mount_setattr) containerd::start shim_death state_disk
+TESTS_mount_setattr = fallbacks bad_input::description bad_input::image containerd::mounts containerd::mounts_namespaces devices exec::security hostile::dev hostile::host_view \
+	hostile::mounts hostile::null mounts namespaces output \
 	run security terminal
 # Whatever resolves a path of the image.
-TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec hostile_dev hostile_image_files hostile_mounts \
+TESTS_openat2 = fallbacks bad_input::cli bad_input::image devices exec hostile::dev hostile::image_files hostile::mounts \
 	mounts namespaces run security terminal
 # Whatever counts the files of a process.
-TESTS_close_range_cloexec = fallbacks descriptors exec_security
+TESTS_close_range_cloexec = fallbacks descriptors exec::security
 # Whatever starts, counts, limits or kills processes.
-TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
+TESTS_clone_into_cgroup = fallbacks exec exec::security exit_report limits many run shim_cgroup shim_death stop
 
 ## test-remade   the cases of whatever waits, where every future that waits is dropped at random and made again from what the shim knows
 .PHONY: test-remade
 test-remade: need-test debug
 	$(call run-cases,$(ABSENT),BOWLINE_REMADE=1) all $(addprefix -,$(NOT_REMADE))
 # What is refused before anything waits or prints texts, and what kills or measures shims as they are.
-NOT_REMADE = bad_input_.* bench cli_flags cli_help completions cost faults.* fields_.* installed_files man reference_.* soak
+NOT_REMADE = bad_input bench cli::flags cli::help completions cost faults fields::effect fields::refused fields::table installed_files man reference soak
 
 joined = $(subst $(space),$(comma),$(1))
 # $(1): facilities, $(2): modules.
@@ -239,40 +239,42 @@ endef
 .PHONY: test-vm
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU; of the rest, some cases that
 # look at a cgroup. What an emulated machine needs longest for, and others here ask about too, is left out: see all-in-vm.
-VM_CASES = apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint \
-	containerd_oom containerd_options cost delegation devices docker exec_delegated \
-	hostile_frozen hostile_kernel host_limits journald limits metrics_unit nomad_resources \
-	sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup slice stats systemd_updates units update watch \
+VM_CASES = apparmor bad_input::limits cgroup::commands cgroup::meddled cgroup::systemd containerd::checkpoint \
+	containerd::oom containerd::options cost delegation devices docker exec::delegated \
+	hostile::frozen hostile::kernel host_limits journald limits metrics::unit nomad::resources \
+	sandbox::budgets sandbox::limits sandbox::systemd shim_cgroup slice stats systemd_updates units update watch \
 	adoption::limits_change_and_kills_are_counted_once \
-	adoption::the_units_that_are_installed_take_over_what_has_lost_its_shim conformance::limits_of_the_cgroup \
-	containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
-	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \
-	containerd_control::stats_come_in_the_type_of_the_cgroup_version \
-	containerd_metrics::limits_ends_and_deaths_are_told_while_the_bundle_is_there \
-	containerd_metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
-	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup \
-	cri_containers::limits_change_while_a_container_runs cri_pods::containers_are_in_cgroups_below_that_of_their_pod \
-	cri_pods::systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod \
-	containerd_mounts_namespaces::options_of_a_cgroup_mount_are_for_a_new_mount_of_v2 \
+	adoption::the_units_that_are_installed_take_over_what_has_lost_its_shim \
+	bundle_run::its_limits_can_be_changed_while_it_runs conformance::limits_of_the_cgroup \
+	containerd::bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
+	containerd::control::pause_freezes_and_resume_thaws containerd::control::update_changes_limits_of_what_runs \
+	containerd::control::stats_come_in_the_type_of_the_cgroup_version \
+	containerd::metrics::limits_ends_and_deaths_are_told_while_the_bundle_is_there \
+	containerd::metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
+	containerd::sandbox::its_metrics_are_those_of_the_pod_s_cgroup \
+	cri::containers::limits_change_while_a_container_runs cri::pods::containers_are_in_cgroups_below_that_of_their_pod \
+	cri::pods::systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod \
+	containerd::mounts_namespaces::options_of_a_cgroup_mount_are_for_a_new_mount_of_v2 \
 	doctor::every_controller_that_the_kernel_has_mounted_is_found doctor::tasks_can_run_on_a_host_that_runs_the_tests \
-	exec_security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
-	exec_security::its_cgroups_are_inits_seen_from_inside_and_outside \
-	exec_takeover::one_that_runs_keeps_its_number_and_its_end_is_told \
+	exec::security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
+	exec::security::its_cgroups_are_inits_seen_from_inside_and_outside \
+	exec::takeover::one_that_runs_keeps_its_number_and_its_end_is_told \
+	exec::takeover::what_one_has_left_that_ended_in_time_without_a_shim_has_no_deadline \
 	exit_report::cpu_time_and_peak_memory_are_the_tasks exit_report::it_has_every_field \
 	explain::a_child_that_ran_out_of_memory_and_an_init_that_lives_on \
 	fields::huge_pages_are_limited_or_refused fields::on_v2_a_limit_with_swap_is_never_lost \
 	fields::what_no_rule_allows_cannot_be_opened_whatever_the_first_rule_says \
-	fields_effect::the_cgroup_is_at_its_path fields_effect::the_weight_of_a_disk_is_set_or_refused \
+	fields::effect::the_cgroup_is_at_its_path fields::effect::the_weight_of_a_disk_is_set_or_refused \
 	gc::a_frozen_orphan_is_ended_too gc::the_cgroup_of_a_shim_that_has_gone_is_removed \
 	gc::the_processes_of_an_orphan_are_ended gc::the_units_of_an_orphan_are_stopped \
 	init::memory_that_the_program_lacks_is_the_programs_end \
 	many::tasks_that_end_while_others_begin_leave_their_cgroups_alone metrics::figures_are_those_of_the_kernel \
-	nomad_recover::neither_shim_nor_task_is_in_the_cgroup_of_the_agents_service \
-	nomad_task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal \
-	reference_ecs::build_cgroup_root_by_systemd reference_kata::rename_cgroup_path_by_systemd \
-	reference_kubelet::resource_config_for_pod_enforces_memory_qos_on_v2 \
-	reference_nomad::configure_cgroups_takes_fractions_of_a_cpu_down_to_a_thousandth \
-	sandbox_life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force \
+	nomad::recover::neither_shim_nor_task_is_in_the_cgroup_of_the_agents_service \
+	nomad::task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal \
+	reference::ecs::build_cgroup_root_by_systemd reference::kata::rename_cgroup_path_by_systemd \
+	reference::kubelet::resource_config_for_pod_enforces_memory_qos_on_v2 \
+	reference::nomad::configure_cgroups_takes_fractions_of_a_cpu_down_to_a_thousandth \
+	sandbox::life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force \
 	shim_death::rm_kills_what_still_lives_and_removes_everything \
 	stop::daemons_do_not_outlive_an_init_that_exits_by_itself stop::everything_of_the_task_dies_with_its_init \
 	stop::pause_freezes_every_process_and_resume_thaws_them stop::rm_of_a_paused_task_with_force_ends_it \
@@ -283,9 +285,9 @@ VM_SLOW = cost::cost_of_an_idle_shim_in_memory_and_descriptors cost::cost_of_sta
 	docker::docker_exec_passes_output_and_exit_codes_through docker::docker_run_at_a_terminal \
 	docker::docker_run_passes_output_and_exit_codes_through \
 	limits::a_task_that_writes_too_fast_is_held_to_the_rate_of_the_disk \
-	sandbox_limits::a_fork_bomb_stops_at_the_joint_limit sandbox_limits::memory_that_is_in_use_cannot_be_taken_away \
-	sandbox_limits::two_busy_loops_are_held_to_the_joint_limit_together \
-	sandbox_systemd::sandboxes_of_one_name_come_and_go_and_one_that_fails_leaves_no_unit
+	sandbox::limits::a_fork_bomb_stops_at_the_joint_limit sandbox::limits::memory_that_is_in_use_cannot_be_taken_away \
+	sandbox::limits::two_busy_loops_are_held_to_the_joint_limit_together \
+	sandbox::systemd::sandboxes_of_one_name_come_and_go_and_one_that_fails_leaves_no_unit
 # As on kernels that lack something of cgroup v2: the tests that start and kill.
 VM_ABSENT ?= cgroup.kill,clone_into_cgroup
 VM_ABSENT_TESTS ?= exec::at_the_deadline_a_fork_bomb_is_gone_too exec::exec_passes_both_streams_and_the_exit_code_through \
@@ -324,7 +326,7 @@ test-bullseye test-bookworm test-sid: test-%:
 .PHONY: test-systemd-v1
 test-systemd-v1:
 	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_ABSENT= VM_DOCS= \
-		VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
+		VM_TESTS="bad_input::limits host_limits slice metrics metrics::unit watch"
 
 ## test-arm64   unit tests for 64-bit ARM, on an emulated processor; the demo and some cases, none with ARM64_CASES=, in an emulated machine
 # With ARM64_QUICK=yes the binaries are debug ones, whose libraries are those of the unit tests.
@@ -345,7 +347,7 @@ ARM64_KERNEL = memory::tests::a_child memory::tests::a_worker cloning::tests::th
 	hooks::tests::the_hook hooks::tests::a_hook_reads network::attach network::plugin program::tests rootfs::layers \
 	systemd::tests::a_program a_listener_is_wanted only_what_denies_by_default
 # Whatever differs between processors: numbers of calls, what executes a program, what init is written in.
-ARM64_CASES = adoption containerd_task exec fields_effect hardening init limits mounts namespaces run sandbox_life \
+ARM64_CASES = adoption containerd::task exec fields::effect hardening init limits mounts namespaces run sandbox::life \
 	seccomp stop terminal upgrade
 
 ## bench     measures bowline beside crun, runc and the kernel alone: a quarter of an hour or more; see docs/bench.md
@@ -372,14 +374,14 @@ need-test:
 .PHONY: soak
 soak: FOR = 10m
 soak: build need-test debug
-	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_SOAK=$(FOR) $(CASES) soak:: --nocapture
+	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_SOAK=$(FOR) $(CASES) soak:: --nocapture
 
 ## faults    the matrix of faults in full: kills and errors at every system call, where the tests take one in eleven; 200 upgrades and kills under load; 200 rounds of each storm
 .PHONY: faults
 faults: build need-test debug
-	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_FAULTS=1 $(CASES) faults --nocapture
-	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_UPGRADES=200 BOWLINE_KILLS=200 $(CASES) upgrade_load:: --nocapture
-	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_STORM=200 $(CASES) storm_ --nocapture --test-threads=1
+	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_FAULTS=1 $(CASES) faults --nocapture
+	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_UPGRADES=200 BOWLINE_KILLS=200 $(CASES) upgrade::load:: --nocapture
+	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_STORM=200 $(CASES) storm --nocapture --test-threads=1
 
 ## fuzz      everything that reads others' bytes, each parser for FOR seconds (60); installs what it needs
 .PHONY: fuzz

@@ -8,13 +8,16 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::check_devices;
+use bowline_cgroup::{check_devices, is_v2};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::capability::Capability as Known;
 use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
-use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{Capabilities, LinuxCapabilities, LinuxResources, LinuxSeccomp, Mount, Process, Spec};
+use oci_spec::runtime::{
+    Capabilities, LinuxCapabilities, LinuxMemory, LinuxResources, LinuxSeccomp, Mount, Process, Spec,
+};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::folder::Folder;
 use crate::tolerance::LARGEST_CONFIG;
@@ -66,6 +69,75 @@ pub fn read_once(path: &Path, folder: &Folder) -> Result<Configuration> {
             of_bundle(path, &text, &file)
         }
         Err(error) => Err(error).doing(Kind::Internal, || format!("cannot read {}", copy.display())),
+    }
+}
+
+/// The limits of the copy that [`read_once`] has made in `folder`, without the types of the whole configuration, which the
+/// command line need not have.
+///
+/// # Errors
+/// `NotFound` without a copy; as [`read_once`].
+pub fn kept_limits(folder: &Folder) -> Result<LinuxResources> {
+    #[derive(Deserialize)]
+    struct Config {
+        linux: Linux,
+    }
+    #[derive(Deserialize)]
+    struct Linux {
+        resources: Option<LinuxResources>,
+    }
+    let (text, copy) = kept(folder)?;
+    let config: Config = serde_json::from_slice(&text).doing(Kind::Damaged, || format!("{}", copy.display()))?;
+    Ok(limits(config.linux.resources.unwrap_or_default()))
+}
+
+/// Puts limits that have changed into that copy, if it is there.
+///
+/// # Errors
+/// As [`kept_limits`], or when it cannot be written.
+pub fn keep_limits(folder: &Folder, changes: &LinuxResources) -> Result<()> {
+    let (text, copy) = match kept(folder) {
+        Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+        kept => kept?,
+    };
+    let damaged = || format!("cannot change {}", copy.display());
+    let mut config: Value = serde_json::from_slice(&text).doing(Kind::Damaged, damaged)?;
+    let mut changes = changes.clone();
+    if is_v2() {
+        with_swap_as_before(*kept_limits(folder)?.memory(), &mut changes);
+    }
+    let changes = serde_json::to_value(changes).doing(Kind::Internal, damaged)?;
+    merge(&mut config, json!({ "linux": { "resources": changes } }));
+    folder.write_text(CONFIG, config.to_string().as_bytes())
+}
+
+/// On v2 swap has a limit of its own, which stays where that of memory alone changes: here it is in the sum of both.
+fn with_swap_as_before(before: Option<LinuxMemory>, changes: &mut LinuxResources) {
+    let beyond = before.and_then(|before| before.swap()?.checked_sub(before.limit()?)).filter(|beyond| *beyond >= 0);
+    if let (Some(mut memory), Some(beyond)) = (*changes.memory(), beyond)
+        && let (Some(limit @ 0..), None) = (memory.limit(), memory.swap())
+    {
+        memory.set_swap(Some(limit.saturating_add(beyond)));
+        changes.set_memory(Some(memory));
+    }
+}
+
+fn kept(folder: &Folder) -> Result<(Vec<u8>, PathBuf)> {
+    let copy = folder.file(CONFIG);
+    let text = trust::read(&copy).map_err(|error| {
+        let kind = if error.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Internal };
+        Error::new(kind, format!("cannot read {}: {error}", copy.display()))
+    })?;
+    Ok((text, copy))
+}
+
+/// Puts what `changes` has in the place of what is there, in objects field by field.
+fn merge(value: &mut Value, changes: Value) {
+    match (value, changes) {
+        (Value::Object(fields), Value::Object(changes)) => {
+            changes.into_iter().for_each(|(field, change)| merge(fields.entry(field).or_insert(Value::Null), change));
+        }
+        (value, change) => *value = change,
     }
 }
 
@@ -295,7 +367,7 @@ fn check_capabilities(sets: &LinuxCapabilities) -> Result<()> {
     ] {
         let of = of.as_ref().unwrap_or(&none);
         if let Some(beyond) = set.iter().flatten().find(|capability| !of.contains(capability)) {
-            let beyond = beyond.to_cap();
+            let beyond = Known::of_oci(beyond);
             let message =
                 format!("process.capabilities.{name}: {beyond} is not in {within} too: operation not permitted");
             return Err(Error::new(Kind::BadSpec, message).hint(format!("add it to process.capabilities.{within}")));

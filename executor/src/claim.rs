@@ -15,12 +15,15 @@ pub struct End {
     /// The exit code or the signal.
     pub ended: Ended,
     pub at: Timestamp,
+    /// CPU time of the child and of all below it that were waited for, in µs; `None` where another process has reaped it.
+    #[serde(default)]
+    pub cpu_usec: Option<u64>,
 }
 
 impl End {
-    /// The end of a child that was reaped just now.
+    /// An end that was heard of just now.
     pub fn now(ended: Ended) -> End {
-        End { ended, at: Timestamp::now() }
+        End { ended, at: Timestamp::now(), cpu_usec: None }
     }
 }
 
@@ -40,12 +43,12 @@ impl Claim {
 
     /// Records that the child was reaped.
     pub fn reaped(&self, end: End) {
-        self.end.change(|known| *known = Some(end));
+        self.end.update(|known| *known = Some(end));
     }
 
     /// The child's end, if it has come.
     pub fn end(&self) -> Option<End> {
-        self.end.look(|end| *end)
+        self.end.read(|end| *end)
     }
 
     /// Whether the child was not reaped: no other process has its pid then.

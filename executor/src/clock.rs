@@ -42,7 +42,7 @@ impl Moment {
     }
 
     /// Waits until this moment; returns at once if it is past.
-    pub async fn come(self) {
+    pub async fn sleep(self) {
         tokio::time::sleep(self.to_come()).await;
     }
 }
@@ -53,6 +53,9 @@ impl Moment {
 pub struct SinceBoot(u64);
 
 impl SinceBoot {
+    /// A time that never comes, for one that is not known yet.
+    pub const NOT_YET: SinceBoot = SinceBoot(u64::MAX);
+
     /// The current time of CLOCK_BOOTTIME.
     pub fn now() -> SinceBoot {
         SinceBoot(nanoseconds(ClockId::Boottime))

@@ -2,6 +2,7 @@
 //!
 //! Must not: know what a child becomes.
 
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
@@ -230,7 +231,7 @@ fn error_from(json: &[u8]) -> Error {
 /// enters its cgroup by, runs `child` and ends.
 pub fn clone_child(flags: u64, entry: &Entry, child_fds: &ChildFds<'_>, child: impl FnOnce(&Entry)) -> Result<Live> {
     let cloned = sys::clone3(flags, entry.cloned_into());
-    let into = match cloned.as_ref().err().and_then(std::io::Error::raw_os_error) {
+    let into = match cloned.as_ref().err().and_then(io::Error::raw_os_error) {
         Some(libc::EBUSY | libc::EOPNOTSUPP | libc::ENODEV) => format!("cgroup {}", entry.path()),
         _ => "its namespaces".to_owned(),
     };
@@ -267,6 +268,8 @@ impl Worker {
 
 /// Lets a worker enter namespaces that the shim must stay out of, and clone a child of the shim
 /// there. The child's pid, an error, or that the cgroup takes no process, comes by the report pipe.
+/// The kernel stores its pid in `cloned`.
+///
 /// Of the shim's fds the child gets only its `child_fds`, the null device that `enter` may have
 /// made for its streams, and what it enters its cgroup by: other processes may see the child as
 /// soon as it is cloned, and those with CAP_SYS_PTRACE on the host reach its fds.
@@ -277,11 +280,12 @@ pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
     child_fds: &ChildFds<'_>,
+    cloned: io::Result<SharedPid>,
     enter: impl FnOnce() -> Result<Option<OwnedFd>>,
     child: impl FnOnce(&Entry),
 ) -> Result<Worker> {
     let what = || "cannot start a worker";
-    let cloned = SharedPid::new().doing(Kind::Internal, what)?;
+    let cloned = cloned.doing(Kind::Internal, what)?;
     if let Cloned::Parent { pidfd, .. } = sys::clone3(0, None).doing(Kind::Internal, what)? {
         return Ok(Worker { pidfd, cloned });
     }
@@ -323,13 +327,13 @@ mod tests {
     use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
     use super::*;
-    use crate::io;
+    use crate::io::pipe;
 
     #[test]
     fn a_process_may_be_ready_before_its_worker_has_told_its_pid() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
         runtime.block_on(async {
-            let (read, write) = io::pipe().expect("a pipe");
+            let (read, write) = pipe().expect("a pipe");
             let mut report = Report::new(read, None, None, None).expect("a report");
             rustix::io::write(&write, &[child::READY]).expect("written");
             rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
@@ -344,7 +348,7 @@ mod tests {
     fn a_worker_that_is_given_up_may_have_told_the_pid() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
         runtime.block_on(async {
-            let (read, write) = io::pipe().expect("a pipe");
+            let (read, write) = pipe().expect("a pipe");
             let mut report = Report::new(read, None, None, None).expect("a report");
             rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
             drop(write);
@@ -363,7 +367,7 @@ mod tests {
                     sys::exit_now(went_on.is_some_and(|outcome| outcome.is_err()).into());
                 };
                 waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).expect("ours");
-                let (read, write) = io::pipe().expect("a pipe");
+                let (read, write) = pipe().expect("a pipe");
                 drop(write);
                 let pid = cloned.get();
                 assert_eq!(pid.is_some(), has_cloned);

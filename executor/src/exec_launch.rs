@@ -14,6 +14,7 @@ use std::path::Path;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Kind, Result};
+use bowline_sys::SharedPid;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{self, Mode, OFlags};
 
@@ -49,8 +50,9 @@ pub struct Exec<'a> {
 }
 
 impl Exec<'_> {
-    /// Starts the exec. The report brings its pid, an error, or that its cgroup takes no process.
-    pub fn clone_exec(self) -> Result<Report> {
+    /// Starts the exec. The report brings its pid, which the kernel stores in `pid`, an error, or that its cgroup takes no
+    /// process.
+    pub fn clone_exec(self, pid: std::io::Result<SharedPid>) -> Result<Report> {
         unsupported::check_process(self.process)?;
         let (report, tell) = io::pipe()?;
         let init = self.init.pidfd.as_fd();
@@ -97,7 +99,7 @@ impl Exec<'_> {
         let child_fds = ChildFds::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
         // Its worker has changed its score and entered its time namespace.
         let shared = libc::CLONE_VM as u64;
-        let worker = cloning::clone_through_worker(shared, &self.entry, &child_fds, enter, become_exec)?;
+        let worker = cloning::clone_through_worker(shared, &self.entry, &child_fds, pid, enter, become_exec)?;
         drop(tell);
         Report::new(report, Some(worker), notify, last_words)
     }

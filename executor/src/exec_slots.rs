@@ -1,20 +1,23 @@
-//! What the next shim must know of a task's execs, should this one die: in a file of the task's folder, which the shim
-//! maps when the first exec begins.
+//! What the next shim must know of a task's execs and events, should this one die: in a file of the task's folder, which
+//! the launch makes and maps.
 //!
 //! ```text
 //!   exec begins, is cloned, is executed, ends ─► a slot, by stores alone ─► [the shim dies] ─► the next shim's facts
 //! ```
 //!
-//! A slot is the length of its text, and then the text, as JSON. The length is 0 while the text is written: what was cut
-//! off is no slot. A change goes to another slot, and frees the old one afterwards; of two with the same number the later
-//! one counts. Must not: make a system call for an exec, unless more run at a time than ever before.
+//! A slot is the length of its text, the text, as JSON, and a pid. The length is 0 while the text is written, so that what
+//! was cut off leaves an empty slot. A change goes to another slot, and frees the old one afterwards; of two with the
+//! same number the later one counts. The pid is stored by the kernel as it clones the exec, before the shim hears of it.
+//! Must not: make a system call for an exec, unless more run at a time than ever before.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::PathBuf;
+use std::rc::Rc;
 
-use bowline_sys::MappedFile;
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys::{MappedFile, SharedPid};
 use jiff::Timestamp;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
@@ -23,6 +26,7 @@ use crate::clock::{Moment, SinceBoot};
 use crate::events::shortened_to;
 use crate::facts::{AskedBy, ExecFacts};
 use crate::folder::Folder;
+use crate::lifecycle::exec::Life;
 use crate::{record, trust};
 
 /// The name of the file.
@@ -31,8 +35,17 @@ const FILE: &str = "execs";
 /// How much the file has at first, and by how much it grows.
 const STEP: usize = 4096;
 
-/// The size of a slot. The first of the file has the number of execs instead, which no slot has any more once they end.
+/// The most that a later shim reads: as much is taken of the disk.
+const MOST: usize = 4 << 20;
+
+/// The size of a slot. In the place of the first are the numbers of execs and of events that there were.
 const SLOT: usize = 512;
+const BEGUN: usize = 0;
+const EVENTS: usize = 4;
+
+/// Where in a slot its text begins, and its pid is.
+const TEXT: usize = 4;
+const PID: usize = SLOT - 4;
 
 /// The most bytes of a command that are kept.
 const COMMAND: usize = 256;
@@ -99,7 +112,7 @@ impl KeptExec {
         let mut most = COMMAND;
         loop {
             let text = serde_json::to_vec(self).ok()?;
-            if text.len() <= SLOT - 4 {
+            if text.len() <= PID - TEXT {
                 return Some(text);
             }
             // Escapes may take six times the room.
@@ -113,11 +126,22 @@ impl KeptExec {
     }
 }
 
+/// What a shim has left of a task.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// How many execs the task has had.
+    pub begun: u64,
+    /// How many events of it were written.
+    pub events: u64,
+    /// The execs that have a slot, by number.
+    pub execs: Vec<KeptExec>,
+}
+
 /// The slots of a task.
 #[derive(Debug)]
 pub struct ExecSlots {
     path: PathBuf,
-    map: Option<(MappedFile, usize)>,
+    map: Option<(Rc<MappedFile>, usize)>,
     /// Whether it could not be mapped, which is not tried again.
     failed: bool,
     /// The slot of each exec, by its number.
@@ -131,14 +155,31 @@ impl ExecSlots {
         ExecSlots { path: folder.file(FILE), map: None, failed: false, used: BTreeMap::new(), changes: 0 }
     }
 
-    /// Reads what a shim before has kept: how many execs the task has had, and those that have a slot, by number.
-    pub fn take_over(&mut self) -> (u64, Vec<KeptExec>) {
-        let size = self.path.symlink_metadata().map_or(0, |file| file.len() as usize / STEP * STEP);
+    /// Those of a new task in `folder`: their room is taken now, as the disk may be full later.
+    ///
+    /// # Errors
+    /// `Internal` where there is none.
+    pub fn begin(folder: &Folder) -> Result<ExecSlots> {
+        let slots = ExecSlots::of(folder);
+        let map = slots.mapped(STEP, File::options().truncate(true));
+        let map = map.doing(Kind::Internal, || format!("cannot write {}", slots.path.display()))?;
+        Ok(ExecSlots { map: Some(map), ..slots })
+    }
+
+    /// Reads what a shim before has kept.
+    pub fn take_over(&mut self) -> Left {
+        let size = self.path.symlink_metadata().map_or(0, |file| (file.len() as usize / STEP * STEP).min(MOST));
         if size == 0 {
-            return (0, Vec::new());
+            return Left::default();
         }
-        self.map = self.mapped(size).inspect_err(|error| tracing::warn!(%error, "no exec is known any more")).ok();
-        let Some((map, size)) = &self.map else { return (0, Vec::new()) };
+        match self.mapped(size, &mut File::options()) {
+            Ok(map) => self.map = Some(map),
+            Err(error) => {
+                tracing::warn!(%error, "no exec is known any more");
+                self.failed = true;
+            }
+        }
+        let Some((map, size)) = &self.map else { return Left::default() };
         let mut kept: BTreeMap<u64, (KeptExec, usize)> = BTreeMap::new();
         for at in (SLOT..*size).step_by(SLOT) {
             let Some(exec) = read(map, at) else {
@@ -152,9 +193,17 @@ impl ExecSlots {
             };
             older.into_iter().for_each(|at| map.store(at, 0));
         }
-        let begun = u64::from(map.load(0)).max(kept.keys().next_back().copied().unwrap_or_default());
+        let begun = u64::from(map.load(BEGUN)).max(kept.keys().next_back().copied().unwrap_or_default());
         self.used = kept.iter().map(|(number, (_, at))| (*number, *at)).collect();
-        (begun, kept.into_values().map(|(exec, _)| exec).collect())
+        let events = map.load(EVENTS).into();
+        Left { begun, events, execs: kept.into_values().map(|(exec, _)| exec).collect() }
+    }
+
+    /// Keeps how many events the task has had, once the last of them is written.
+    pub fn keep_events(&self, events: u64) {
+        if let Some((map, _)) = &self.map {
+            map.store(EVENTS, events as u32);
+        }
     }
 
     /// Keeps what is known of an exec now.
@@ -163,18 +212,31 @@ impl ExecSlots {
         let mut kept = KeptExec { change: self.changes, ..KeptExec::of(number, exec) };
         let free = self.free();
         let Some((map, _)) = &self.map else { return };
-        if map.load(0) < number as u32 {
-            map.store(0, number as u32);
+        if map.load(BEGUN) < number as u32 {
+            map.store(BEGUN, number as u32);
         }
         let before = self.used.get(&number).copied();
-        // Without a second one, what is cut off is lost.
-        let Some((text, at)) = kept.text().zip(free.or(before)) else { return };
+        // The kernel stores the pid of what is being cloned where that was begun.
+        let stays = before.filter(|_| exec.life == Life::Starting && exec.pid.is_none());
+        // Where no other one is free it is written over: a crash meanwhile loses it.
+        let Some((text, at)) = kept.text().zip(stays.or(free).or(before)) else { return };
         map.store(at, 0);
-        map.write(at + 4, &text);
+        if stays.is_none() {
+            map.store(at + PID, 0);
+        }
+        map.write(at + TEXT, &text);
         map.store(at, text.len() as u32);
         self.used.insert(number, at);
         if let Some(before) = before.filter(|before| *before != at) {
             map.store(before, 0);
+        }
+    }
+
+    /// Where the kernel stores the pid of an exec that is cloned next.
+    pub fn pid_of(&self, number: u64) -> io::Result<SharedPid> {
+        match self.map.as_ref().zip(self.used.get(&number)) {
+            Some(((map, _), at)) => Ok(SharedPid::within(map, at + PID)),
+            None => SharedPid::new(),
         }
     }
 
@@ -193,7 +255,7 @@ impl ExecSlots {
         if free.is_some() || self.failed {
             return free;
         }
-        match self.mapped(size + STEP) {
+        match self.mapped(size + STEP, &mut File::options()) {
             Ok(map) => self.map = Some(map),
             Err(error) => {
                 tracing::warn!(%error, "execs are not known any more if this shim dies");
@@ -205,19 +267,23 @@ impl ExecSlots {
     }
 
     /// Maps as many bytes of the file, and takes the room for them.
-    fn mapped(&self, size: usize) -> io::Result<(MappedFile, usize)> {
-        let file = trust::open(File::options().read(true).write(true).create(true), &self.path)?;
+    fn mapped(&self, size: usize, how: &mut OpenOptions) -> io::Result<(Rc<MappedFile>, usize)> {
+        let file = trust::open(how.read(true).write(true).create(true), &self.path)?;
         // Where the disk is full, a store into memory that it has no room for would end the shim.
         fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
-        Ok((MappedFile::of(&file, size)?, size))
+        Ok((Rc::new(MappedFile::of(&file, size)?), size))
     }
 }
 
 /// The exec in the slot at this offset, if there is one and it is whole.
 fn read(map: &MappedFile, at: usize) -> Option<KeptExec> {
     let length = map.load(at) as usize;
-    let text = map.bytes()[at + 4..at + SLOT].get(..length).filter(|text| !text.is_empty())?;
-    record::from_value(serde_json::from_slice(text).ok()?).ok()
+    let text = map.bytes()[at + TEXT..at + SLOT].get(..length).filter(|text| !text.is_empty())?;
+    let exec: KeptExec = record::from_value(serde_json::from_slice(text).ok()?).ok()?;
+    // The texts of an earlier version may be longer.
+    let stored = if length <= PID - TEXT { map.load(at + PID) as i32 } else { 0 };
+    let pid = exec.pid.or(Some(stored).filter(|pid| *pid > 0 && exec.started_at.is_none()));
+    Some(KeptExec { pid, ..exec })
 }
 
 #[cfg(test)]
@@ -233,7 +299,7 @@ mod tests {
     }
 
     fn read_again(folder: &tempfile::TempDir) -> (u64, Vec<u64>) {
-        let (begun, kept) = slots(folder).take_over();
+        let Left { begun, execs: kept, .. } = slots(folder).take_over();
         (begun, kept.iter().map(|exec| exec.number).collect())
     }
 
@@ -241,7 +307,9 @@ mod tests {
     fn what_runs_is_known_to_the_next_shim_and_what_has_ended_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(read_again(&folder), (0, vec![]));
-        let mut all = slots(&folder);
+        let mut all = ExecSlots::begin(&Folder::at(folder.path())).expect("there is room");
+        all.keep_events(7);
+        assert_eq!(slots(&folder).take_over().events, 7);
         for number in 1..=40 {
             all.keep(number, &exec("true"));
         }
@@ -249,7 +317,7 @@ mod tests {
         assert_eq!(read_again(&folder), (40, vec![10, 20, 30, 40]));
         all.forget(40);
         all.keep(41, &exec(&"\u{1}é".repeat(1000)));
-        let (begun, kept) = slots(&folder).take_over();
+        let Left { begun, execs: kept, .. } = slots(&folder).take_over();
         assert_eq!((begun, kept.len()), (41, 4));
         assert!(matches!(&kept[3].by, AskedBy::Caller(words) if words[0].starts_with('\u{1}')), "{:?}", kept[3]);
         let mut next = slots(&folder);
@@ -268,8 +336,29 @@ mod tests {
         all.failed = true;
         all.keep(8, &exec("true"));
         all.keep(3, &ExecFacts { pid: Some(8), ..exec("true") });
-        let (begun, kept) = slots(&folder).take_over();
+        let Left { begun, execs: kept, .. } = slots(&folder).take_over();
         assert_eq!((begun, kept.len(), kept[2].pid), (8, 7, Some(8)));
+    }
+
+    #[test]
+    fn what_the_kernel_has_cloned_is_known_before_the_shim_has_heard_of_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut all = ExecSlots::begin(&Folder::at(folder.path())).expect("there is room");
+        let begun = ExecFacts { pid: None, ..exec("true") };
+        all.keep(1, &begun);
+        let pid = all.pid_of(1).expect("memory");
+        let known = || slots(&folder).take_over().execs.iter().map(|exec| exec.pid).collect::<Vec<_>>();
+        assert_eq!((known(), pid.get()), (vec![None], None));
+        // As the kernel does.
+        all.map.as_ref().expect("mapped").0.store(all.used[&1] + PID, 77);
+        (2..=20).for_each(|number| all.keep(number, &exec("true")));
+        all.keep(1, &begun);
+        assert_eq!((known()[0], pid.get()), (Some(77), Some(77)), "also where the file has grown meanwhile");
+        all.keep(1, &exec("true"));
+        assert_eq!(known()[0], Some(7));
+        all.forget(1);
+        all.keep(21, &begun);
+        assert_eq!(known().last(), Some(&None), "one of before is not another's");
     }
 
     #[test]
@@ -284,8 +373,8 @@ mod tests {
         // Cut off before the old one was freed, and in the middle of a text.
         let text = serde_json::to_vec(&KeptExec::of(1, &exec("one"))).expect("JSON");
         map.store(before, text.len() as u32);
-        map.write(all.used[&2] + 4, b"x");
-        let (_, kept) = slots(&folder).take_over();
+        map.write(all.used[&2] + TEXT, b"x");
+        let kept = slots(&folder).take_over().execs;
         assert_eq!(kept.iter().map(|exec| (exec.number, exec.pid)).collect::<Vec<_>>(), [(1, Some(8))]);
         map.store(all.used[&1], u32::MAX);
         assert_eq!(read_again(&folder), (2, vec![]), "the older one was freed, as the later one counted");

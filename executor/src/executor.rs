@@ -73,19 +73,19 @@ impl Executor {
 
     /// Runs the loop, with what the program before this one has handed over; returns when it has ended.
     pub(crate) async fn run(&self, config: Config, handed: Option<Box<Handed>>) -> Result<()> {
+        // Every shim has this future for as long as it runs: what is over early is apart from it.
         let adopts = config.adopt.clone();
         // After an error another shim can adopt the tasks, once this one has gone.
         let begun = match handed {
             Some(handed) => Ok(Supervisor::take_over(config, *handed)?).inspect(Supervisor::go_on_waiting),
-            None => Supervisor::begin(config).await,
+            None => Box::pin(Supervisor::begin(config)).await,
         };
         let ended = match begun {
             Ok(supervisor) => {
                 if let Some(events) = &adopts {
-                    // Apart from this future, which every shim has.
                     Box::pin(supervisor.adopt(events)).await?;
                 }
-                self.state.change(|turns| *turns = Loop::Turns(supervisor.clone()));
+                self.state.update(|turns| *turns = Loop::Turns(supervisor.clone()));
                 let ended = supervisor.run().await;
                 // An upgrade that is under way goes with the loop.
                 supervisor.end_upgrade(Err(gone()));
@@ -94,12 +94,12 @@ impl Executor {
             Err(error) if adopts.is_some() => Err(error),
             Err(error) => {
                 tracing::error!(%error, "no task can be launched");
-                self.state.change(|turns| *turns = Loop::Failed(error));
+                self.state.update(|turns| *turns = Loop::Failed(error));
                 self.closed().await;
                 Ok(())
             }
         };
-        self.state.change(|turns| *turns = turns.ended());
+        self.state.update(|turns| *turns = turns.ended());
         ended
     }
 
@@ -161,7 +161,7 @@ impl Executor {
     }
 
     fn supervisor(&self) -> Result<Rc<Supervisor>> {
-        self.state.look(|turns| match turns {
+        self.state.read(|turns| match turns {
             Loop::Begins => Err(Error::new(Kind::NotFound, "the shim is being started: it has no task yet")),
             Loop::Turns(supervisor) => Ok(supervisor.clone()),
             Loop::Failed(error) => Err(error.clone()),
@@ -189,7 +189,7 @@ impl Executor {
     /// The loop, for the launch of a task. Where the shim leaves with its sandbox, the error says so.
     async fn to_launch_task(&self) -> Result<Rc<Supervisor>> {
         self.to_launch().await.map_err(|error| {
-            let removed = self.state.look(|turns| match turns {
+            let removed = self.state.read(|turns| match turns {
                 Loop::Turns(supervisor) | Loop::Gone(Some(supervisor)) => supervisor.removed_sandbox(),
                 Loop::Begins | Loop::Failed(_) | Loop::Gone(None) => None,
             });
@@ -199,7 +199,7 @@ impl Executor {
 
     /// Ends a loop that could not start, once a caller has its error or nobody is left to ask.
     fn give_up(&self) {
-        self.state.change(|turns| {
+        self.state.update(|turns| {
             if let Loop::Failed(_) = turns {
                 *turns = turns.ended();
             }

@@ -158,7 +158,7 @@ pub struct TaskFacts {
     pub execs_begun: u64,
     /// How long its execs took to start, except health checks.
     pub exec_starts: ExecStarts,
-    /// How many numbered cgroups were made for execs.
+    /// The highest number of a cgroup that was made for an exec.
     pub exec_groups_made: u64,
     /// The numbers of those in which an exec has left processes.
     pub exec_groups_left: VecDeque<u64>,
@@ -252,7 +252,7 @@ pub struct Output {
 }
 
 impl TaskFacts {
-    /// Reads all facts of a task. What serde makes of fields beside each other would be 40 KB.
+    /// Reads all facts of a task. serde's own code for fields beside each other would be 40 KB.
     ///
     /// # Errors
     /// An error for what are no facts.

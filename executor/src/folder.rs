@@ -25,9 +25,10 @@ mod state_dir;
 mod task_record;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,6 +52,10 @@ const RECORD: &str = "task.json";
 /// The exit report, and the file that reserves room for it.
 const EXIT: &str = "exit.json";
 const RESERVED: &str = "exit.json.new";
+/// The record of a sandbox.
+pub(crate) const SANDBOX_RECORD: &str = "sandbox.json";
+/// One of these is in the folder of each task whose launch has got so far, and of each sandbox.
+const RECORDS: [&str; 4] = [RECORD, EXIT, RESERVED, SANDBOX_RECORD];
 /// A record without these fields still says what the task's cgroups are.
 const BESIDE_THE_CGROUPS: [&str; 2] = ["task", "enforcement"];
 
@@ -100,8 +105,17 @@ impl Folder {
     /// has the same name by then.
     ///
     /// # Errors
-    /// `NotFound` when there is no such folder.
+    /// `NotFound` when there is no such folder, or it is no task's.
     pub fn pinned(&self) -> Result<Folder> {
+        let is_pinned = self.pinned.is_some();
+        self.pin().and_then(|pinned| if is_pinned || self.is_ours() { Ok(pinned) } else { Err(self.is_gone()) })
+    }
+
+    /// Like [`Folder::pinned`], for a folder that is known to be a task's, as the caller has made it.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such folder.
+    pub fn pin(&self) -> Result<Folder> {
         if self.pinned.is_some() {
             return Ok(self.clone());
         }
@@ -140,6 +154,11 @@ impl Folder {
 
     /// The error for a caller that wants this folder for a new `what` of the same id.
     fn taken(&self, id: &TaskId, what: &str) -> Error {
+        if !self.is_ours() && self.path.exists() {
+            let message = format!("{} is there already, and is no task's", self.path.display());
+            return Error::new(Kind::WrongState, message)
+                .hint("choose another name, or another state folder by --state");
+        }
         let (there, command) = if self.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
         let remove = format!("`bowline {command} {id}` removes it, with -f also while it runs");
         let (same, hint) = match there == what {
@@ -156,6 +175,23 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(cannot("look into", &self.path, &error)),
         }
+    }
+
+    /// Whether the folder is a task's or a sandbox's, or of bowline's beside them, whose names begin with a dot: the state
+    /// folder may have others', which are left alone.
+    pub(crate) fn is_ours(&self) -> bool {
+        if self.name().starts_with('.') || RECORDS.iter().any(|name| fs::symlink_metadata(self.file(name)).is_ok()) {
+            return true;
+        }
+        let may_be = |path: &Path, wanted: fn(&Metadata) -> bool| match fs::symlink_metadata(path) {
+            Ok(meta) => wanted(&meta),
+            // Whoever uses one that cannot be looked into is told.
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        };
+        // What a launch that did not get so far begins with.
+        may_be(&self.socket(), |_| true)
+            || may_be(&self.path, |folder| folder.mode() & 0o077 == 0)
+                && may_be(&self.file(LOCK), |lock| lock.is_file() && lock.len() == 0)
     }
 
     /// The path of the shim's socket.
@@ -277,7 +313,7 @@ impl Folder {
     pub fn sync(&self, sandbox: Option<&TaskId>) -> Result<()> {
         let sandbox = sandbox.map(|id| Folder::at(self.path.with_file_name(id.as_str())));
         let of_sandbox =
-            sandbox.iter().flat_map(|of| [of.file("sandbox.json"), of.file("networks.json"), of.path.clone()]);
+            sandbox.iter().flat_map(|of| [of.file(SANDBOX_RECORD), of.file("networks.json"), of.path.clone()]);
         let own = [self.file(RECORD), self.file(EXIT), self.path.clone()];
         // The name of the task's folder is an entry of the state folder.
         let state = self.is_locked_by_us().then(|| {
@@ -317,6 +353,16 @@ impl Folder {
             Err(error) => return Err(unreadable("read", &path, &error)),
         };
         record::parse(&text, &path).map(Some)
+    }
+
+    /// Checks that the record of the task or the sandbox may be written again: see [`record::check_form`].
+    ///
+    /// # Errors
+    /// `WrongState` for one of a newer bowline.
+    pub fn check_form(&self) -> Result<()> {
+        let path = self.file(if self.is_sandbox() { SANDBOX_RECORD } else { RECORD });
+        // Whoever needs an unreadable record reports it.
+        trust::read(&path).map_or(Ok(()), |text| record::check_form(&text, &path))
     }
 
     /// How many events the journal has of the task.

@@ -59,15 +59,16 @@ pub fn named() -> BTreeSet<RawFd> {
     NAMED.with_borrow(Clone::clone)
 }
 
-/// Has an execve keep the named descriptors open, or close them after all.
+/// Has an execve keep the named descriptors open, or close them after all: then one that is closed already needs no flag.
 ///
 /// # Errors
-/// `Internal` when one of them is not open.
+/// `Internal` when one that is to be kept is not open.
 pub fn keep_open(open: bool) -> Result<()> {
     let flags = if open { FdFlags::empty() } else { FdFlags::CLOEXEC };
     NAMED.with_borrow(|named| {
-        named.iter().try_for_each(|number| {
-            sys::set_fd_flags(*number, flags).doing(Kind::Internal, || format!("cannot hand over descriptor {number}"))
+        named.iter().try_for_each(|number| match sys::set_fd_flags(*number, flags) {
+            Err(_) if !open => Ok(()),
+            set => set.doing(Kind::Internal, || format!("cannot hand over descriptor {number}")),
         })
     })
 }

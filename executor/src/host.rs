@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,9 @@ use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
 
 use crate::accounts::{self, Wanted};
+use crate::bundle;
 use crate::claimed_uid::ClaimedUid;
+use crate::folder::Folder;
 pub use crate::huge_pages::sizes as hugepage_sizes;
 use crate::lsm;
 use crate::rootfs;
@@ -106,6 +108,21 @@ fn read_profile(task: &Task, path: &Path) -> Result<LinuxSeccomp> {
     Ok(bowline_spec::seccomp::parse_profile(&text, &task.capabilities.allowed(), kernel())?)
 }
 
+/// The ids of the description's user and groups, by the files of its root.
+///
+/// # Errors
+/// `BadSpec` for a root that cannot be opened, and a name that it does not know.
+pub fn user_ids(task: &Task) -> Result<UserIds> {
+    let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
+    let opened = fs::File::open(root).doing(Kind::BadSpec, || format!("cannot open {}", root.display()));
+    ids_in(opened.map_err(|error| error.in_field("rootfs"))?.as_fd(), task)
+}
+
+fn ids_in(root: BorrowedFd<'_>, task: &Task) -> Result<UserIds> {
+    let name = task.user_name();
+    accounts::resolve(root, Wanted { user: Some(&name), group: task.group_name(), groups: &task.groups })
+}
+
 /// The facts that a configuration depends on, except for the seccomp profile.
 fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
@@ -125,11 +142,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     }
     let user = match task.profile {
         Some(TaskProfile::Untrusted) => UserIds { uid: own, gid: own, groups: Vec::new(), home: Some(HOME.into()) },
-        None => {
-            let name = task.user_name();
-            let wanted = Wanted { user: Some(&name), group: task.group_name(), groups: &task.groups };
-            accounts::resolve(root_fd.as_fd(), wanted)?
-        }
+        None => ids_in(root_fd.as_fd(), task)?,
     };
     Ok(Host {
         user,
@@ -158,11 +171,14 @@ pub fn change(task: &Task, update: &Update) -> Result<(Task, LinuxResources)> {
     Ok(bowline_spec::build_update(task, update, &host)?)
 }
 
-/// The limits that a description asks for, on this host.
+/// The limits that a description asks for, on this host; those of a bundle are in the task's `folder`.
 ///
 /// # Errors
 /// As [`configure`].
-pub fn limits_of(task: &Task) -> Result<LinuxResources> {
+pub fn limits_of(task: &Task, folder: &Folder) -> Result<LinuxResources> {
+    if task.bundle.is_some() {
+        return bundle::kept_limits(folder);
+    }
     let host = Host { devices: devices(task)?, ..limits(task) };
     let spec = bowline_spec::build_unfiltered(task, &host)?;
     Ok(spec.linux().as_ref().and_then(|linux| linux.resources().clone()).unwrap_or_default())

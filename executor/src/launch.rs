@@ -14,7 +14,7 @@ use std::path::Path;
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys as sys;
+use bowline_sys::{self as sys, SharedPid};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
@@ -166,7 +166,7 @@ impl Prepared<'_> {
         let (live, worker) = if joined.is_empty() && !stages {
             (Some(clone_child(flags, &entry, &child_fds, become_init)?), None)
         } else {
-            (None, Some(clone_through_worker(flags, &entry, &child_fds, enter, become_init)?))
+            (None, Some(clone_through_worker(flags, &entry, &child_fds, SharedPid::new(), enter, become_init)?))
         };
         drop(tell);
         Ok(Starting { orders, report: Report::new(report, worker, notify, last_words)?, live })

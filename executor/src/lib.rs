@@ -152,7 +152,7 @@ pub use features::features;
 pub use folder::{ATTACHED, EventCounts, Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
-pub use host::{compile_filter, configure, limits_of};
+pub use host::{compile_filter, configure, limits_of, user_ids};
 pub use idmap::Idmap;
 pub use inheritance::{InheritedLimits, leave_behind};
 pub use inside_root::{Symlinks, open as open_inside};
@@ -218,12 +218,12 @@ where
 ///
 /// # Errors
 /// As [`serve`]; `Damaged` when something is missing of what was handed over.
-pub fn serve_on<F, Fut>(config: Config, handover: Option<Handed>, manager: F) -> Result<()>
+pub fn serve_on<F, Fut>(config: Config, handover: Option<Box<Handed>>, manager: F) -> Result<()>
 where
     F: FnOnce(Executor) -> Fut,
     Fut: Future<Output = Result<()>> + 'static,
 {
-    let files = handover.as_ref().and_then(Handed::files);
+    let files = handover.as_ref().and_then(|handed| handed.files());
     inheritance::leave_behind_again(config.limits, files)?;
     spare_fd::keep();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -236,16 +236,17 @@ where
     LocalSet::new().block_on(&runtime, async move {
         let executor = Executor::new();
         let mut manager = tokio::task::spawn_local(manager(executor.clone()));
-        let over = executor.run(config, handover.map(Box::new));
-        tokio::pin!(over);
+        // A future that is pinned where it is takes twice its size of the stack.
+        let mut over = Box::pin(executor.run(config, handover));
         let first = {
             // Given up with either of the others: what it has begun is undone.
-            let upgraded = executor.upgrade_when_asked();
-            tokio::pin!(upgraded);
+            let mut upgraded = Box::pin(executor.upgrade_when_asked());
             tokio::select! {
-                never = &mut upgraded => match never {},
+                // The loop first: it hears of signals before an upgrade blocks them.
+                biased;
                 over = &mut over => First::Over(over),
                 early = &mut manager => First::Manager(early.unwrap_or(Ok(()))),
+                never = &mut upgraded => match never {},
             }
         };
         match first {

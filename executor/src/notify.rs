@@ -76,7 +76,7 @@ impl Notify {
                 let listener = receive(process.get_ref().as_fd());
                 waits::work("a seccomp listener handed over", None, async move {
                     let done = offer.accepted(pid, listener).await;
-                    outcome.change(|outcome| *outcome = Some(done));
+                    outcome.update(|outcome| *outcome = Some(done));
                 });
             }
         });

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys as sys;
+use bowline_sys::{self as sys, SharedPid};
 use libc::c_int;
 use oci_spec::runtime::LinuxNamespaceType;
 use rustix::fs::{Stat, fstat, stat};
@@ -108,7 +108,7 @@ pub fn start(wanted: &PauseProcess, entry: Option<&Entry>) -> Result<Starting> {
                 let what = || "cannot join the pod's user namespace";
                 sys::setns(users.as_fd(), libc::CLONE_NEWUSER).doing(Kind::Unsupported, what).map(|()| None)
             };
-            (None, Some(clone_through_worker(flags, entry, &child_fds, enter, become_it)?))
+            (None, Some(clone_through_worker(flags, entry, &child_fds, SharedPid::new(), enter, become_it)?))
         }
     };
     drop(tell);
@@ -122,7 +122,7 @@ impl Starting {
             return Ok(live);
         }
         let closed = || Error::new(Kind::WrongState, "the cgroup of the pause process takes no process");
-        let pid = self.report.cloned(Moment::now().after(CLONING).come()).await?.ok_or_else(closed)?;
+        let pid = self.report.cloned(Moment::now().after(CLONING).sleep()).await?.ok_or_else(closed)?;
         self.report.open(pid).await
     }
 

@@ -233,5 +233,5 @@ fn end_of(pidfd: &OwnedFd) -> io::Result<i32> {
     // A pidfd is readable once its process has ended.
     while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], None) {}
     let ended = sys::reap()?;
-    Ok(ended.map_or(libc::ECHILD, |(_, ended)| ended.code()))
+    Ok(ended.map_or(libc::ECHILD, |child| child.ended.code()))
 }

@@ -42,11 +42,28 @@ pub fn parse<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T> {
     let version = value.get("version").and_then(Value::as_u64).unwrap_or(VERSION);
     lenient_json::from_value(value).map_err(|cause| match version {
         newer if newer > VERSION => {
-            let form = format!("its form is {newer}, and this bowline reads {VERSION}");
-            Error::new(Kind::Damaged, format!("{} is of a newer bowline: {form}: {cause}", path.display()))
+            Error::new(Kind::Damaged, format!("{}: {}: {cause}", path.display(), newer_form(newer)))
         }
         _ => damaged(cause),
     })
+}
+
+/// Checks that nothing is lost where the record of this text is written again: whoever takes a task over does that.
+///
+/// # Errors
+/// `WrongState` where a newer bowline has written it.
+pub fn check_form(text: &[u8], path: &Path) -> Result<()> {
+    let value: Option<Value> = serde_json::from_slice(text).ok();
+    match value.as_ref().and_then(|value| value.get("version")) {
+        Some(version) if version.as_u64().is_none_or(|version| version > VERSION) => {
+            Err(Error::new(Kind::WrongState, format!("{}: version: {}", path.display(), newer_form(version))))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn newer_form(version: impl std::fmt::Display) -> String {
+    format!("its form is {version}, of a newer bowline, and this one has {VERSION}")
 }
 
 /// Reads `value`, leaving out its unknown fields.
@@ -153,7 +170,7 @@ mod tests {
             assert!(error.message().starts_with("/s/x.json is damaged: "), "{error}");
         }
         let error = read(r#"{"version":2,"text":"a","list":[{"choice":"other"}]}"#).expect_err("a choice to come");
-        assert!(error.kind() == Kind::Damaged && error.message().contains("of a newer bowline"), "{error}");
+        assert!(error.kind() == Kind::Damaged && error.message().contains(", of a newer bowline"), "{error}");
         let bad = br#"{"text":"a","list":7}"#;
         assert!(parse_without::<Outer>(bad, &["list"]).is_some() && parse_without::<Outer>(bad, &["text"]).is_none());
     }

@@ -38,7 +38,7 @@ pub struct ExitReport {
     pub started_at: Option<Timestamp>,
     /// When init was reaped; never before `started_at`.
     pub exited_at: Timestamp,
-    /// CPU time of all its processes, in µs.
+    /// CPU time of all its processes, in µs; if its cgroup had gone before, of those that their parents have waited for.
     pub cpu_usec: Option<u64>,
     /// The highest memory usage at a time, in bytes.
     pub memory_peak_bytes: Option<u64>,

@@ -146,8 +146,11 @@ impl Reserve {
         }
         if self.stage == Stage::Filled {
             match fs::rename(temporary, path) {
-                renamed if !self.was_removed() => renamed?,
+                Ok(()) if !self.was_removed() => {}
                 Err(_) if path.parent().is_some_and(|folder| !folder.exists()) => return Ok(Put::Unwanted),
+                // Somebody has moved it there before. Nobody else makes the report of a task that has a shim.
+                Err(_) if self.is_at(path) => {}
+                Err(error) if !self.was_removed() => return Err(error),
                 // Somebody has removed the file, which looked unneeded, or has put another in its place.
                 _ => trust::write(path, temporary, &record::text(report)?)?,
             }
@@ -171,6 +174,13 @@ impl Reserve {
 
     fn was_removed(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| meta.nlink() == 0)
+    }
+
+    /// Whether the file has this name.
+    fn is_at(&self, path: &Path) -> bool {
+        let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
+        let there = fs::symlink_metadata(path).map(identity);
+        there.is_ok_and(|there| self.file.metadata().is_ok_and(|meta| identity(meta) == there))
     }
 }
 

@@ -28,7 +28,7 @@ use bowline_sys as sys;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{Folder, Lock, StateDir};
+use crate::folder::{Folder, Lock, SANDBOX_RECORD, StateDir};
 use crate::memory_min;
 use crate::network::{self, Connected};
 use crate::rootfs::layers;
@@ -37,7 +37,6 @@ use crate::systemd::Systemd;
 use crate::undo::{LeftAlone, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 use crate::watch::is_marked;
 
-const RECORD: &str = "sandbox.json";
 /// Where the members' `/dev/shm` is mounted, in the sandbox's folder.
 const SHM: &str = "shm";
 
@@ -393,7 +392,7 @@ impl StateDir {
 impl Folder {
     /// Whether the folder is a sandbox's.
     pub fn is_sandbox(&self) -> bool {
-        self.file(RECORD).exists()
+        self.file(SANDBOX_RECORD).exists()
     }
 
     /// The record of the sandbox; `None` if the folder is a task's.
@@ -401,12 +400,12 @@ impl Folder {
     /// # Errors
     /// `Damaged` when the record cannot be read.
     pub fn sandbox(&self) -> Result<Option<SandboxRecord>> {
-        self.read(RECORD).map_err(|error| self.hinted(error, "sandbox rm"))
+        self.read(SANDBOX_RECORD).map_err(|error| self.hinted(error, "sandbox rm"))
     }
 
     /// Writes the record of the sandbox.
     pub fn write_sandbox(&self, record: &SandboxRecord) -> Result<()> {
-        self.write(RECORD, record)
+        self.write(SANDBOX_RECORD, record)
     }
 
     /// Where the members' `/dev/shm` is.

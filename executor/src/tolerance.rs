@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_error::{Error, Kind, Result};
-use libcontainer::capabilities::CapabilityExt as _;
+use bowline_spec::capability::Capability as Known;
 use oci_spec::runtime::{Capabilities, Capability, LinuxResources, LinuxSchedulerFlag, LinuxSeccomp, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
 use serde::Deserialize;
@@ -305,9 +305,9 @@ pub fn grant(process: &mut Process) -> Option<String> {
     let mut lacking = BTreeSet::new();
     let mut granted = |set: &Option<Capabilities>| {
         let have = |capability: &&Capability| {
-            let bit = CapabilitySet::from_bits_retain(capability.to_cap().bitmask());
+            let bit = CapabilitySet::from_bits_retain(1 << Known::of_oci(capability).number());
             if !ours.contains(bit) {
-                lacking.insert(capability.to_cap().to_string());
+                lacking.insert(Known::of_oci(capability).to_string());
             }
             ours.contains(bit)
         };

@@ -134,11 +134,8 @@ fn parts(path: &Path) -> Vec<OsString> {
 
 fn refused(path: &Path, found: &Path, why: &str) -> Error {
     let what = if found == path { "it".to_owned() } else { found.display().to_string() };
-    let error = Error::new(Kind::WrongState, format!("the state folder {} is not safe: {what} {why}", path.display()));
-    error.hint(format!(
-        "make {} yours and take away the others' right to write (chown, chmod go-w), or choose another with --state DIR",
-        found.display()
-    ))
+    Error::new(Kind::WrongState, format!("the state folder {} is not safe: {what} {why}", path.display()))
+        .hint("choose a folder, by --state DIR, in which only you and root can change anything, on all of its path")
 }
 
 /// Opens a file, but no symlink (`ELOOP`); never waits, for example for the other end of a FIFO.

@@ -85,10 +85,10 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
             Err(error) => first = first.or(Some(error)),
         }
     }
-    if let Some(record) = record.filter(|_| is_own) {
+    if let Some(record) = record.as_ref().filter(|_| is_own) {
         layout.remove_parents_made(&record.cgroup, &record.parents_made);
-        let unit = record.unit.filter(|unit| unit.path() == record.cgroup);
-        for unit in unit.iter().flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()]).flatten() {
+        let unit = record.unit.as_ref().filter(|unit| unit.path() == record.cgroup);
+        for unit in unit.into_iter().flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()]).flatten() {
             // systemd is not notified when we remove a cgroup.
             if let Err(error) = systemd.stop(&unit) {
                 tracing::warn!(%error, "a unit may be left behind");
@@ -97,12 +97,22 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     }
     layout.remove_empty(&cgroup::of_sandbox(&folder.name_on_host()));
     // By now nothing of the task uses it.
-    let first = first.or(undo_network(folder).err());
+    let first = first.or(undo_network(folder).err()).or_else(|| lives_on(folder, record.as_ref()?));
     if let Some(error) = first {
         return Err(error);
     }
     alone.extend(run_poststop_hooks(folder));
     Ok(alone)
+}
+
+/// The error for a task whose init has outlived the removal of all that is known to be the task's.
+fn lives_on(folder: &Folder, record: &Record) -> Option<Error> {
+    let (pid, _) = record.pid.zip(record.pid_started).filter(|_| record.runs())?;
+    let id = folder.name();
+    let what = format!(
+        "process {pid}, the init of task {id} by its record, lives, and its cgroup is not known to be the task's"
+    );
+    Some(Error::new(Kind::WrongState, what).hint(format!("end process {pid}, if it is the task's, and try again")))
 }
 
 /// Runs the poststop hooks of a task that is gone, unless they have been run. The caller holds the lock of the folder.

@@ -11,6 +11,7 @@
 
 use bowline_cgroup::{self as cgroup, Cgroup, CgroupIdentity, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::proc_stat::ProcStat;
 use bowline_sys::{self as sys, proc_stat};
 
 use crate::cloning::Live;
@@ -42,6 +43,20 @@ impl Record {
         let (pid, started) = self.pid.zip(self.pid_started)?;
         let is_anothers = proc_stat::started(pid).is_some_and(|now| now != started);
         is_anothers.then(|| format!("the pid in its record, {pid}, is another process's now"))
+    }
+
+    /// Whether something of the task may live: its init, or what is in its cgroup, where that has a pid namespace of its own
+    /// and so ends with init.
+    pub fn may_run(&self) -> bool {
+        let has_own_pids =
+            self.sandbox.is_none() && self.task.as_ref().is_some_and(|task| task.namespaces.pid.is_none());
+        let lives =
+            |pid: i32| proc_stat::read(pid).is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| !stat.ends()));
+        let is_in_use = |layout: &Layout| {
+            let cgroup = self.cgroup_without_init(layout).ok().flatten();
+            cgroup.is_some_and(|cgroup| layout.processes(&cgroup).into_iter().any(lives))
+        };
+        self.runs() || has_own_pids && cgroup::detect().is_ok_and(|layout| is_in_use(&layout))
     }
 
     /// Whether the task's init is not there by the number in the record, but lives where this process cannot see it, or

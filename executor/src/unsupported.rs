@@ -10,8 +10,8 @@ use std::path::{Component, Path};
 
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::budget::SHARES;
+use bowline_spec::capability::Capability as Known;
 use bowline_spec::values::IdSet;
-use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{
     Capabilities, Capability, IOPriorityClass, Linux, LinuxCapabilities, LinuxCpu, LinuxDevice, LinuxDeviceType,
     LinuxIOPriority, LinuxIdMapping, LinuxMemory, LinuxNamespaceType, LinuxResources, LinuxSchedulerFlag,
@@ -177,7 +177,7 @@ pub fn check_process(process: &Process) -> Result<()> {
 fn warn_of_ambient(sets: &LinuxCapabilities) {
     let has = |set: &Option<Capabilities>, one: &Capability| set.as_ref().is_some_and(|set| set.contains(one));
     let can_be = |one: &&Capability| has(sets.permitted(), one) && has(sets.inheritable(), one);
-    let lost = sets.ambient().iter().flatten().filter(|one| !can_be(one)).map(|one| one.to_cap().to_string());
+    let lost = sets.ambient().iter().flatten().filter(|one| !can_be(one)).map(|one| Known::of_oci(one).to_string());
     let lost: BTreeSet<String> = lost.collect();
     if !lost.is_empty() {
         let names = lost.into_iter().collect::<Vec<_>>().join(" ");

@@ -89,7 +89,7 @@ pub trait ManagerPart: DeserializeOwned {
 /// What a shim has handed over, with its manager's part `M`.
 pub struct Handover<M> {
     /// The tasks and all that belongs to them.
-    pub executor: Handed,
+    pub executor: Box<Handed>,
     /// The sockets, connections and open calls.
     pub manager: M,
 }
@@ -105,7 +105,7 @@ struct Facts {
     fds: BTreeSet<RawFd>,
     /// The program that has written this.
     old: Fd,
-    executor: Handed,
+    executor: Box<Handed>,
     /// What [`Manager::hand_over`] has returned.
     manager: String,
 }
@@ -248,7 +248,6 @@ fn replace(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd, progr
         Err(image.execute_file(program.as_fd())).doing(Kind::NotExecutable, || "the kernel refuses it")
     };
     let Err(error) = executed();
-    // One that is closed already needs no flag.
     let _ = handover::keep_open(false);
     error
 }
@@ -256,7 +255,7 @@ fn replace(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd, progr
 /// The facts in the form in memory, as JSON; [`handover::named`] has the descriptors afterwards.
 fn write(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd) -> Result<Vec<u8>> {
     handover::begin();
-    let (old, executor, manager) = (Fd::of(ours), supervisor.hand_over()?, manager.hand_over()?);
+    let (old, executor, manager) = (Fd::of(ours), Box::new(supervisor.hand_over()?), manager.hand_over()?);
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let facts = Facts { facts: versions::IN_MEMORY, version, fds: handover::named(), old, executor, manager };
     serde_json::to_vec(&facts).doing(Kind::Internal, || "cannot write the facts")

@@ -96,7 +96,7 @@ impl Drop for Rest {
     fn drop(&mut self) {
         CLOSED.set(false);
         // Wakes those too that have waited for this to open.
-        RESTING.with(Rc::clone).change(|resting| *resting = false);
+        RESTING.with(Rc::clone).update(|resting| *resting = false);
     }
 }
 
@@ -141,7 +141,7 @@ pub async fn come_to_rest(calls_wait: impl Fn() -> bool, give_up: Moment) -> Res
     CLOSED.set(true);
     let rest = Rest(());
     until_quiet(calls_wait, give_up).await?;
-    RESTING.with(Rc::clone).change(|resting| *resting = true);
+    RESTING.with(Rc::clone).update(|resting| *resting = true);
     while AWAKE.get() > 0 {
         // Each was woken, and is dropped when its turn comes.
         tokio::task::yield_now().await;
@@ -166,7 +166,7 @@ fn begin_work(what: &'static str, of: Option<TaskId>, work: Boxed<()>) {
 }
 
 /// Runs a job to its end, even if the caller stops waiting, and returns its result.
-pub async fn see_through<T: 'static>(what: &'static str, of: Option<TaskId>, work: Boxed<T>) -> T {
+pub async fn finish<T: 'static>(what: &'static str, of: Option<TaskId>, work: Boxed<T>) -> T {
     let (comes_to, answer) = oneshot::channel();
     let told = async move {
         // The caller may have stopped waiting.

@@ -18,19 +18,19 @@ impl<T> WatchedValue<T> {
 
     /// Returns what `look` makes of the current value. Nothing is borrowed when this returns, so
     /// nobody waits with a borrow.
-    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+    pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.value.borrow())
     }
 
     /// Changes the value and wakes all waiters.
-    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
-        let done = self.note(change);
+    pub fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let done = self.update_silently(change);
         self.changed.notify_waiters();
         done
     }
 
     /// Changes a part of the value that nobody waits for, so no waiter wakes.
-    pub fn note<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+    pub fn update_silently<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         change(&mut self.value.borrow_mut())
     }
 
@@ -39,7 +39,7 @@ impl<T> WatchedValue<T> {
         loop {
             // From here on no change is missed.
             let changed = self.changed.notified();
-            if let Some(found) = self.look(&look) {
+            if let Some(found) = self.read(&look) {
                 return found;
             }
             changed.await;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use oci_spec::runtime::Capability as oci;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,48 +13,48 @@ use crate::text::text_value;
 
 /// All capabilities, in the kernel's order (include/uapi/linux/capability.h,
 /// Linux 5.9 to 7.2): the index is the number.
-const NAMES: [&str; 41] = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "DAC_READ_SEARCH",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "LINUX_IMMUTABLE",
-    "NET_BIND_SERVICE",
-    "NET_BROADCAST",
-    "NET_ADMIN",
-    "NET_RAW",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "SYS_MODULE",
-    "SYS_RAWIO",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-    "SYS_PACCT",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_NICE",
-    "SYS_RESOURCE",
-    "SYS_TIME",
-    "SYS_TTY_CONFIG",
-    "MKNOD",
-    "LEASE",
-    "AUDIT_WRITE",
-    "AUDIT_CONTROL",
-    "SETFCAP",
-    "MAC_OVERRIDE",
-    "MAC_ADMIN",
-    "SYSLOG",
-    "WAKE_ALARM",
-    "BLOCK_SUSPEND",
-    "AUDIT_READ",
-    "PERFMON",
-    "BPF",
-    "CHECKPOINT_RESTORE",
+const ALL: [(oci, &str); 41] = [
+    (oci::Chown, "CHOWN"),
+    (oci::DacOverride, "DAC_OVERRIDE"),
+    (oci::DacReadSearch, "DAC_READ_SEARCH"),
+    (oci::Fowner, "FOWNER"),
+    (oci::Fsetid, "FSETID"),
+    (oci::Kill, "KILL"),
+    (oci::Setgid, "SETGID"),
+    (oci::Setuid, "SETUID"),
+    (oci::Setpcap, "SETPCAP"),
+    (oci::LinuxImmutable, "LINUX_IMMUTABLE"),
+    (oci::NetBindService, "NET_BIND_SERVICE"),
+    (oci::NetBroadcast, "NET_BROADCAST"),
+    (oci::NetAdmin, "NET_ADMIN"),
+    (oci::NetRaw, "NET_RAW"),
+    (oci::IpcLock, "IPC_LOCK"),
+    (oci::IpcOwner, "IPC_OWNER"),
+    (oci::SysModule, "SYS_MODULE"),
+    (oci::SysRawio, "SYS_RAWIO"),
+    (oci::SysChroot, "SYS_CHROOT"),
+    (oci::SysPtrace, "SYS_PTRACE"),
+    (oci::SysPacct, "SYS_PACCT"),
+    (oci::SysAdmin, "SYS_ADMIN"),
+    (oci::SysBoot, "SYS_BOOT"),
+    (oci::SysNice, "SYS_NICE"),
+    (oci::SysResource, "SYS_RESOURCE"),
+    (oci::SysTime, "SYS_TIME"),
+    (oci::SysTtyConfig, "SYS_TTY_CONFIG"),
+    (oci::Mknod, "MKNOD"),
+    (oci::Lease, "LEASE"),
+    (oci::AuditWrite, "AUDIT_WRITE"),
+    (oci::AuditControl, "AUDIT_CONTROL"),
+    (oci::Setfcap, "SETFCAP"),
+    (oci::MacOverride, "MAC_OVERRIDE"),
+    (oci::MacAdmin, "MAC_ADMIN"),
+    (oci::Syslog, "SYSLOG"),
+    (oci::WakeAlarm, "WAKE_ALARM"),
+    (oci::BlockSuspend, "BLOCK_SUSPEND"),
+    (oci::AuditRead, "AUDIT_READ"),
+    (oci::Perfmon, "PERFMON"),
+    (oci::Bpf, "BPF"),
+    (oci::CheckpointRestore, "CHECKPOINT_RESTORE"),
 ];
 
 /// What a task has unless its description says otherwise: Docker's default
@@ -86,18 +87,24 @@ impl Capability {
 
     /// Its name without `CAP_`.
     pub fn name(self) -> &'static str {
-        NAMES[usize::from(self.0)]
+        ALL[usize::from(self.0)].1
     }
 
     /// Every capability of Linux 5.9 to 7.2; the host's kernel may have fewer.
     pub fn all() -> BTreeSet<Capability> {
-        (0..NAMES.len() as u8).map(Capability).collect()
+        (0..ALL.len() as u8).map(Capability).collect()
     }
 
     /// The capability in oci-spec's type.
-    pub fn to_oci(self) -> oci_spec::runtime::Capability {
-        // A test goes through all of them.
-        self.name().parse().expect("oci-spec knows every capability in NAMES")
+    pub fn to_oci(self) -> oci {
+        ALL[usize::from(self.0)].0
+    }
+
+    /// The capability that oci-spec's type names.
+    pub fn of_oci(named: &oci) -> Capability {
+        let number = ALL.iter().position(|(of, _)| of == named);
+        // A test asks libcontainer, which names each of them.
+        Capability(number.expect("every capability of oci-spec's is in ALL") as u8)
     }
 }
 
@@ -107,7 +114,7 @@ impl FromStr for Capability {
     fn from_str(text: &str) -> Result<Capability, Invalid> {
         let upper = text.trim().to_ascii_uppercase();
         let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
-        match NAMES.iter().position(|n| *n == name) {
+        match ALL.iter().position(|(_, known)| *known == name) {
             Some(index) => Ok(Capability(index as u8)),
             None => Err(Invalid::value(format!("{text} is not a capability; write a name such as NET_ADMIN, or ALL"))),
         }
@@ -221,6 +228,8 @@ pub fn default_set() -> BTreeSet<Capability> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use libcontainer::capabilities::CapabilityExt as _;
+
     use super::*;
 
     fn capabilities(add: &[&str], drop: &[&str]) -> Capabilities {
@@ -238,9 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn oci_spec_knows_them_all() {
+    fn they_are_those_of_oci_spec_and_have_libcontainers_numbers() {
         for capability in Capability::all() {
             assert_eq!(capability.to_oci().to_string(), capability.name());
+            assert_eq!(Capability::of_oci(&capability.to_oci()), capability);
+            let theirs = capability.to_oci().to_cap();
+            assert_eq!((theirs.index(), theirs.to_string()), (capability.number(), capability.to_string()));
         }
         assert_eq!(mask(&Capability::all()), (1 << 41) - 1);
     }

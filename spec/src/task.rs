@@ -193,7 +193,7 @@ pub struct Task {
     pub oom_score_adj: Option<i32>,
     /// The task's cgroup: an absolute path below each hierarchy, `/bowline/ID/ID` by default; or a unit that systemd
     /// makes, as `slice:prefix:name`. One that is there already, empty and not frozen, is used with the limits it has,
-    /// and stays.
+    /// and stays. Whatever is in it or below it ends with the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 

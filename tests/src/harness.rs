@@ -6,7 +6,7 @@
 //! let task = host.task("trap '' TERM; echo ready; while :; do sleep 1; done").start();
 //! task.wait_for_line("ready"); // a fact, never a time
 //! task.stop(["--grace=200ms"]).assert_killed_by("KILL");
-//! host.assert_nothing_left();
+//! drop(host); // asserts that nothing is left
 //! ```
 //!
 //! Everything a test makes has its prefix in its name, so that tests run side
@@ -42,7 +42,8 @@ pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
     assert_cgroup_is, assert_cgroup_is_below, cgroup_of, child_pids, children_of, disk, fds_of, hierarchies, hierarchy,
-    holders_of, lacks, name_of, namespace_of, only_v2, process_exists, status_lines, unix_sockets, wait_for_its_cgroup,
+    holders_of, lacks, name_of, namespace_of, only_v2, process_exists, set_frozen, status_lines, unix_sockets,
+    wait_for_its_cgroup,
 };
 pub use limits::{Limits, weight};
 pub use process::Process;
@@ -64,6 +65,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -502,7 +504,7 @@ impl Host {
 
     /// Removes what ran and sandboxes, then compares with how it was before: no process, no
     /// cgroup, no mount, no network namespace, no socket, no file of this test.
-    /// Every test ends with it.
+    /// Every test ends with it, as the host is dropped.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         self.checked.set(true);
@@ -574,20 +576,25 @@ impl Host {
 }
 
 impl Drop for Host {
+    /// Asserts that nothing is left, unless the test did so, and removes what a failed test has left.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let diagnosis = self.diagnosis();
-            #[allow(clippy::print_stderr, reason = "for the test runner to show with the failure")]
-            {
-                eprintln!("{diagnosis}");
-            }
-            leftovers::clean_up(&self.names(), self.path());
-            self.end();
-            for path in self.must_go.borrow().iter() {
-                let _ = fs::remove_file(path);
-            }
-        } else {
-            assert!(self.checked.get(), "end the test with host.assert_nothing_left()");
+        let failure = match (std::thread::panicking(), self.checked.get()) {
+            (true, _) => None,
+            (false, true) => return,
+            (false, false) => match catch_unwind(AssertUnwindSafe(|| self.assert_nothing_left())) {
+                Ok(()) => return,
+                Err(failure) => Some(failure),
+            },
+        };
+        let diagnosis = self.diagnosis();
+        #[allow(clippy::print_stderr, reason = "for the test runner to show with the failure")]
+        {
+            eprintln!("{diagnosis}");
+        }
+        leftovers::clean_up(&self.names(), self.path(), &self.must_go.borrow());
+        self.end();
+        if let Some(failure) = failure {
+            resume_unwind(failure);
         }
     }
 }

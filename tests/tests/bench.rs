@@ -83,7 +83,6 @@ fn a_small_bench_of_many_tasks_has_a_table_and_a_chart() {
     }
     let chart = fs::read_to_string(host.work().join("density.svg")).expect("it was drawn");
     assert_eq!(chart.matches("<rect class=\"ours\"").count(), 3 * 6, "{chart}");
-    host.assert_nothing_left();
 }
 
 /// Runs the bench for `what`, and sees that so many rows and figures are filled.
@@ -137,7 +136,6 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
         let through_containerd = figure["name"].as_str().is_some_and(|name| name.starts_with("containerd: "));
         assert_eq!(figure["runc"].is_number(), through_containerd, "{figure:#}");
     }
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -193,7 +191,6 @@ fn what_runs_a_benchs_commands_outlives_an_interrupt_so_that_it_can_clean_up() {
     }
     drop(input);
     assert!(runner.wait().expect("it ends").success());
-    host.assert_nothing_left();
 }
 
 /// The instances of the kernel's tracer, by their names.
@@ -227,7 +224,6 @@ fn a_busy_machine_is_said_and_marks_all_that_is_measured() {
     }
     account.assert_code(0);
     assert!(account.out().starts_with("Something else kept the machine busy"), "{account}");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -258,7 +254,6 @@ fn the_account_has_a_table_for_each_operation() {
         // The floor: calls, processor, waiting, time. bowline: calls, faults, processor, its children's, waiting, time.
         assert!([2, 5, 6, 11].iter().all(|cell| is_counted(&call[*cell])), "{call:?}");
     }
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -269,5 +264,4 @@ fn missing_binaries_are_said() {
     let ran = host.execute(command);
     ran.assert_code(1);
     assert!(ran.err().starts_with("bowline-bench: cannot find ") && ran.err().contains("make build"), "{ran}");
-    host.assert_nothing_left();
 }

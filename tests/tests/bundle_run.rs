@@ -35,11 +35,10 @@ fn what_spec_has_printed_is_run() {
     let toml = shell("echo $A; id -u; ulimit -n; exit 3") + "env.A = 'x'\nuser = '1234'\nrlimits.nofile = 99";
     let ran = of(&host, &bundle(&host, &toml, |_| {})).run();
     assert_eq!(ran.assert_code(3).out(), "x\n1234\n99");
-    host.assert_nothing_left();
 }
 
 /// As the runtime specification asks. One that a description names is refused:
-/// `bad_input_description::a_capability_that_bowline_does_not_have_itself_is_refused`.
+/// `bad_input::description::a_capability_that_bowline_does_not_have_itself_is_refused`.
 #[test]
 fn a_capability_that_it_does_without_is_said() {
     let host = Host::new();
@@ -67,7 +66,6 @@ fn a_capability_that_it_does_without_is_said() {
         ran.err().starts_with("bowline: capabilities: this host has no ") && ran.err().contains("CAP_SYS_TIME"),
         "{ran}"
     );
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -89,7 +87,6 @@ fn where_all_terminals_are_in_use_an_exec_is_refused_with_the_cause() {
     first.type_keys("\r");
     first.finish().assert_code(0);
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -107,32 +104,44 @@ fn its_limits_and_its_filter_are_the_kernel_s() {
     }
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is kept in the bundle");
     tasks.iter().for_each(|task| drop(task.end()));
-    host.assert_nothing_left();
 }
 
 #[test]
 fn its_limits_can_be_changed_while_it_runs() {
     let host = Host::new();
     let toml = shell("exec sleep 1000") + "memory = {limit = '64M', swap = '16M'}\npids = 7";
-    let task = of(&host, &bundle(&host, &toml, |_| {})).start();
+    // With an init, which knows how it ends whatever becomes of its shim: older kernels do not.
+    let task = of(&host, &bundle(&host, &toml, |_| {})).flag("--init").start();
     task.bowline("update", ["--memory=32M", "--pids=9"]).assert_code(0);
     let most = if only_v2() { "memory.max" } else { "memory.limit_in_bytes" };
     let limits = || (task.cgroup_file("memory", most), task.cgroup_file("pids", "pids.max"));
-    assert_eq!(limits(), ("33554432".to_owned(), "9".to_owned()));
+    let differing = || task.inspect()["differing_limits"].clone();
+    assert_eq!((limits(), differing()), (("33554432".to_owned(), "9".to_owned()), Value::Null));
     if only_v2() {
         assert_eq!(task.cgroup_file("memory", "memory.swap.max"), "16777216", "as the bundle says");
     }
     let described = &task.inspect()["task"];
     assert_eq!((&described["memory"]["limit"], &described["pids"]), (&"32M".into(), &9.into()), "{described}");
     task.bowline("update", ["--pids=max"]).assert_code(0);
-    assert_eq!(limits(), ("33554432".to_owned(), "max".to_owned()));
+    assert_eq!((limits(), differing()), (("33554432".to_owned(), "max".to_owned()), Value::Null));
     task.bowline("update", ["--memory=48M", "--swap=0"]).assert_code(0);
     assert_eq!(limits().0, "50331648");
     if only_v2() {
         assert_eq!(task.cgroup_file("memory", "memory.swap.max"), "0");
     }
+    assert_eq!(differing(), Value::Null);
+    fs::write(task.cgroup("pids").join("pids.max"), "77").expect("root may");
+    assert_eq!(differing(), json!([{"file": "pids.max", "asked": "max", "is": "77"}]));
+    task.kill_shim(task.shim_pid());
+    task.exec("true").assert_code(0);
+    assert_eq!(differing()[0]["is"], "77", "a later shim says so too");
+    task.bowline("update", ["--pids=5"]).assert_code(0);
+    assert_eq!(differing(), Value::Null);
+    // A task of an older bowline has no copy.
+    fs::remove_file(task.file("config.json")).expect("ours");
+    task.bowline("update", ["--pids=6"]).assert_code(0);
+    assert_eq!((limits().1.as_str(), differing()), ("6", Value::Null));
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -151,7 +160,6 @@ fn a_bundle_with_a_root_folder_is_run_in_it() {
     let mut command = host.command(bowline_tests::harness::binary("bowline"));
     command.args(["run", "--rm", "--name", &host.new_id(), "--bundle", "."]).current_dir(&folder);
     host.execute(command).assert_says("mine");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -166,7 +174,6 @@ fn a_root_may_be_named_by_a_symlink() {
     std::os::unix::fs::symlink(root.path(), folder.join("link")).expect("a link");
     let said = of(&host, &folder).run().assert_code(0).out();
     assert!(said.starts_with("mine\n"), "{said}");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -181,7 +188,6 @@ fn the_command_and_the_entrypoint_replace_the_bundle_s_arguments() {
     host.task("true").flag("--entrypoint=ls").assert_refused(2, &["--bundle"]);
     let empty = host.bowline(["run", &flag, "--entrypoint="]);
     empty.assert_refused(2, &["--entrypoint"]);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -194,7 +200,6 @@ fn variables_folder_labels_and_secrets_are_added() {
     let flags = flags.into_iter().chain([format!("--secret={}", file.display())]);
     let built = flags.fold(of(&host, &folder), |build, flag| build.flag(flag));
     built.run().assert_says("new too\n/usr\nsecret\n/x");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -212,7 +217,6 @@ fn it_is_watched_stopped_and_logged_like_any_task() {
     task.stop([]).assert_code(4);
     let late = of(&host, &bundle(&host, &shell("exec sleep 1000"), |_| {}));
     late.flag("--rm").flag("--timeout=200ms").flag("--stop-timeout=0").run().assert_code(124);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -226,7 +230,6 @@ fn its_hooks_find_the_bundle() {
     of(&host, &folder).run().assert_code(0);
     let state: Value = serde_json::from_slice(&fs::read(&seen).expect("the hook ran")).expect("JSON");
     assert_eq!(state["bundle"], folder.to_str().expect("ASCII"));
-    host.assert_nothing_left();
 }
 
 /// A bundle whose poststop hooks note each of their runs in `stopped`, which has the state that they read.
@@ -367,7 +370,6 @@ fn what_is_no_bundle_or_says_it_twice_is_refused() {
         config["mounts"] = json!([]);
     });
     refused(&no_root, &[], 125, &["rootfs", "missing"]);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -382,5 +384,4 @@ fn a_task_whose_bundle_has_gone_gets_a_new_shim() {
     task.crash_shim();
     assert_eq!(task.bowline("exec", ["--", "sh", "-c", "echo $A"]).assert_code(0).out(), "x");
     task.end();
-    host.assert_nothing_left();
 }

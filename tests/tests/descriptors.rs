@@ -84,7 +84,6 @@ fn an_attach_that_has_left_a_silent_task_holds_none() {
     assert_as_before(&task, &before, "attach with stdin");
     task.end();
     remove_what_killed_attaches_left(&task);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -111,7 +110,6 @@ fn attaches_that_have_left_take_no_memory() {
     come_and_go(30);
     eventually(format_args!("{} KiB, where there were {before}", own()), || (own() < before + 128).then_some(()));
     task.end();
-    host.assert_nothing_left();
 }
 
 /// The folders of their FIFOs.
@@ -145,7 +143,6 @@ fn a_guest_that_stays_gets_what_is_written_when_others_have_left() {
     task.end();
     stays.finish();
     remove_what_killed_attaches_left(&task);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -168,7 +165,6 @@ fn an_exec_that_leaves_processes_holds_none() {
     // What they have left lives, but for those that write to nobody.
     assert!(task.exec("ps -e -o args= | grep -c '[s]leep 1000'").out().parse::<u32>().expect("a number") > 10);
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -181,7 +177,6 @@ fn execs_at_the_same_time_keep_no_more_than_one() {
     all.into_iter().for_each(|exec| drop(exec.finish()));
     assert_as_before(&task, &before, "execs");
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -204,7 +199,6 @@ fn a_group_whose_daemon_has_ended_is_removed() {
     }
     assert!(groups() <= 6, "{}", groups());
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -228,7 +222,6 @@ fn a_check_that_leaves_a_process_holds_none_and_stays_healthy() {
     let health = task.inspect()["health"].clone();
     assert_eq!(health["status"], "healthy", "{health}");
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -245,7 +238,6 @@ fn the_soft_limit_is_raised_for_the_shim_and_not_for_what_it_starts() {
     assert_eq!(task.said("stdout"), format!("{}\n{hard}\nready\n", hard.min(1024)));
     task.exec("ulimit -Sn").assert_says(&hard.min(1024).to_string());
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -282,7 +274,6 @@ fn where_none_are_left_a_request_is_refused_and_the_exit_is_reported() {
     eventually("the report is there", || task.file("exit.json").exists().then_some(()));
     task.wait().assert_code(7);
     attaches.into_iter().for_each(|attach| drop(attach.finish()));
-    host.assert_nothing_left();
 }
 
 /// How many sockets the shim has open: it makes none but for who connects.
@@ -352,7 +343,6 @@ fn what_ends_a_task_is_asked_again_where_none_are_left_or_goes_past_the_shim() {
     task.bowline("kill", []).assert_code(0);
     drop(held);
     task.wait().assert_killed_by("KILL");
-    host.assert_nothing_left();
 }
 
 #[test]

@@ -117,5 +117,4 @@ fn an_idle_shim_has_nothing_that_is_writable_and_executable() {
     let found: Vec<&str> = maps.lines().filter(both).collect();
     assert!(found.is_empty(), "{found:?} in\n{maps}");
     task.stop(["--grace=0"]);
-    host.assert_nothing_left();
 }

@@ -83,6 +83,20 @@ fn a_hook_of_the_launch_is_killed_with_it() {
 }
 
 #[test]
+fn a_task_that_is_killed_in_its_launch_was_never_started() {
+    let host = Host::new();
+    for point in ["createRuntime", "createContainer"] {
+        let (task, start) = with_hooks(&host, json!({ point: hook(&host, "sleep 1000; :") })).spawn_start();
+        pid_of_hook(&host);
+        task.bowline("kill", []).assert_code(0);
+        start.finish_within(soon()).assert_refused(125, &["was killed before it was started"]);
+        fs::remove_file(host.work().join("pid")).expect("it has noted it");
+        assert!(!task.file("").exists(), "{point}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
 fn a_poststop_hook_after_a_failed_launch_is_not_waited_for() {
     let host = Host::new();
     let (go, done) = (host.work().join("go"), host.work().join("done"));

@@ -1,5 +1,5 @@
 //! Limits of the host's own units: the kernel's files and `systemctl show` as witnesses. Returns at once on a host
-//! without systemd; what makes no sense there either: `bad_input_limits`.
+//! without systemd; what makes no sense there either: `bad_input::limits`.
 
 use std::fs;
 use std::path::Path;

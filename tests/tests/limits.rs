@@ -28,7 +28,6 @@ fn assert_file(toml: &str, (file, value): Line<'_>) {
     let text = task.cgroup_file(controller, file);
     assert!(text.lines().any(|line| line == value), "{file} should have {value:?} with {toml}, has {text:?}");
     task.end();
-    host.assert_nothing_left();
 }
 
 /// `bowline run` refuses these lines for a reason that has all of `parts`.
@@ -36,7 +35,6 @@ fn assert_file(toml: &str, (file, value): Line<'_>) {
 fn assert_refused(toml: &str, parts: &[&str]) {
     let host = Host::new();
     host.described(&format!("{IDLE}{toml}")).assert_refused(125, parts);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -101,7 +99,6 @@ fn the_task_may_run_on_the_cpuset_only() {
     let host = Host::new();
     let toml = "command = 'sh'\nargs = ['-c', 'grep Cpus_allowed_list /proc/self/status']\ncpu.cpuset = '0'";
     host.described(toml).run().assert_says("Cpus_allowed_list:\t0");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -137,7 +134,6 @@ fn weight_of_all_disks() {
     let expected = if file == "io.weight" { "5051" } else { "510" };
     assert_eq!(found.lines().next().map(|line| line.trim_start_matches("default ")), Some(expected));
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -157,7 +153,6 @@ fn huge_pages() {
     let file = if on_v1 { "hugetlb.2MB.limit_in_bytes" } else { "hugetlb.2MB.max" };
     assert_eq!(task.cgroup_file("hugetlb", file), "4194304");
     task.end();
-    host.assert_nothing_left();
 }
 
 /// Whether a cgroup on this host has such a file; found in one made for it.
@@ -196,7 +191,6 @@ fn flags_set_the_same_limits() {
     assert_eq!(task.cgroup_file("cpu", cpu), quota);
     assert_eq!(task.cgroup_file("pids", "pids.max"), "5");
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -214,7 +208,6 @@ fn every_process_of_the_task_is_in_the_cgroup_of_every_hierarchy() {
         }
     }
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -223,7 +216,6 @@ fn the_least_memory_that_is_taken_is_enough_to_start() {
     for _ in 0..10 {
         host.task("echo started").flag("--memory=6M").run().assert_says("started");
     }
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -236,7 +228,6 @@ fn a_task_that_takes_too_much_memory_is_killed_and_the_report_says_why() {
     assert_eq!((&report["oom_killed"], &report["oom_killed_init"]), (&true.into(), &true.into()), "{report:?}");
     assert_eq!(report["oom_cgroup"], task.inspect()["cgroup"]);
     assert!(lacks("memory.peak") || report.number("memory_peak_bytes") >= 30 << 20, "{report:?}");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -248,7 +239,6 @@ fn a_child_that_takes_too_much_memory_is_reported_though_init_goes_on() {
     assert!(report["signal"].is_null(), "{report:?}");
     assert_eq!((&report["oom_killed"], &report["oom_killed_init"]), (&true.into(), &false.into()), "{report:?}");
     assert_eq!(task.said("stdout"), "survived\n");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -260,7 +250,6 @@ fn an_exec_that_takes_too_much_memory_is_the_tasks_lack_of_memory() {
     assert!(task.stats()["memory"]["oom_kills"].as_u64() >= Some(1));
     let report = task.end();
     assert_eq!((&report["oom_killed"], &report["oom_killed_init"]), (&true.into(), &false.into()), "{report:?}");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -275,7 +264,6 @@ fn a_fork_bomb_is_stopped_by_the_pids_limit() {
     let stats = task.stats();
     assert!(stats["pids"]["current"].as_u64() <= Some(16) && stats["pids"]["limit"] == 16, "{stats}");
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -285,7 +273,6 @@ fn a_task_that_takes_too_much_cpu_is_throttled_and_the_report_counts_it() {
     eventually("it is throttled", || (task.stats()["cpu"]["throttled_periods"].as_u64() > Some(2)).then_some(()));
     let report = task.end();
     assert!(report.number("throttled_periods") > 2 && report.number("throttled_usec") > 0, "{report:?}");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -302,7 +289,6 @@ fn a_task_that_takes_more_than_memory_high_is_slowed_down_and_not_killed() {
     assert!(events().lines().any(|line| line == "oom_kill 0"), "{}", events());
     assert_eq!(task.status(), "running");
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -331,7 +317,6 @@ fn a_task_that_writes_too_fast_is_held_to_the_rate_of_the_disk() {
     // 3 MiB at 1 MiB a second; the kernel counts in slices, and lets one pass.
     assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
     drop(folder);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -356,7 +341,6 @@ fn stats_have_every_field() {
     assert_eq!(stats["pids"]["current"], 2, "the command and its init");
     task.bowline("stats", []).assert_code(0);
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -365,7 +349,6 @@ fn stats_of_a_task_that_has_exited_are_an_error() {
     let task = host.task("true").start();
     task.wait();
     task.bowline("stats", []).assert_refused(125, &[task.id()]);
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -376,7 +359,6 @@ fn the_cgroup_may_be_chosen() {
     assert_eq!(task.inspect()["cgroup"], path);
     assert_eq!(task.cgroup_file("pids", "pids.max"), "3");
     task.end();
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -387,7 +369,6 @@ fn oom_score_and_rlimits_are_as_described() {
         "command = 'sh'\nargs = ['-c', '{shell}']\noom_score_adj = 500\nrlimits = {{nofile = '256:1024', core = 0}}"
     );
     host.described(&toml).run().assert_says("500\n256\n1024\n0");
-    host.assert_nothing_left();
 }
 
 #[test]
@@ -398,5 +379,4 @@ fn the_shims_own_oom_score_stays() {
     let own = std::fs::read_to_string("/proc/self/oom_score_adj").expect("procfs");
     assert_eq!(score, own);
     task.end();
-    host.assert_nothing_left();
 }

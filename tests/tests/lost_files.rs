@@ -1,12 +1,13 @@
 //! A lock or a socket of a task that is gone, or something else: the task runs on, and can be ended and removed.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, process_exists};
+use bowline_tests::harness::{Task, process_exists, touch};
 use rustix::fs::{CWD, FileType, mknodat};
+use serde_json::Value;
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -90,6 +91,21 @@ fn a_new_shim_takes_the_task_over() {
 }
 
 #[test]
+fn a_shim_whose_lock_was_replaced_has_its_task() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    let pids = task.all_processes();
+    fs::remove_file(task.file("lock")).expect("ours");
+    fs::write(task.file("lock"), "").expect("ours");
+    host.bowline(["gc"]).assert_says("");
+    task.exec("exit 7").assert_code(7);
+    task.bowline("rm", []).assert_refused(125, &["has not ended"]);
+    task.bowline("rm", ["-f"]).assert_code(0);
+    assert_ended(&pids);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
 fn members_are_ended_and_removed() {
     let host = Host::new();
     for what in WHAT {
@@ -122,5 +138,88 @@ fn without_its_socket_a_shim_is_not_answering_and_the_task_is_ended_past_it() {
         assert_ended(&pids);
         assert!(![task, other].iter().any(|task| task.file("").exists()), "{what}");
     }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_folder_that_is_no_tasks_is_left_alone_in_the_state_folder() {
+    let host = Host::new();
+    let task = host.task("exit 3").start();
+    task.wait();
+    for name in ["alice", "with-lock"] {
+        let folder = host.state().join(name);
+        fs::create_dir_all(folder.join("docs")).expect("ours");
+        fs::write(folder.join("docs/thesis"), "page 1").expect("ours");
+    }
+    fs::write(host.state().join("with-lock/lock"), "").expect("ours");
+    for name in ["alice", "with-lock"] {
+        assert!(!host.bowline(["ps", "-a"]).assert_code(0).out().contains(name));
+        host.bowline(["rm", name]).assert_refused(125, &[name]);
+        host.bowline(["rm", "-f", name]).assert_code(0);
+        host.bowline(["start", "--name", name, "--", "true"]).assert_refused(125, &[name, "no task's"]);
+        for verb in [&["logs"][..], &["inspect"], &["stop"], &["exec", name, "--", "true"]] {
+            let args = verb.iter().copied().chain((verb.len() == 1).then_some(name));
+            host.bowline(args.collect::<Vec<_>>()).assert_refused(125, &["there is no task named", name]);
+        }
+        for verb in ["inspect", "stats", "rm"] {
+            host.bowline(["sandbox", verb, name]).assert_refused(125, &["there is no sandbox named", name]);
+        }
+        host.bowline(["start", "--replace", "--name", name, "--", "true"]).assert_refused(125, &[name, "no task's"]);
+    }
+    host.bowline(["rm", "--exited"]).assert_says(task.id());
+    for name in ["alice", "with-lock"] {
+        let folder = host.state().join(name);
+        assert_eq!(fs::read_to_string(folder.join("docs/thesis")).expect("it stays"), "page 1");
+        assert_eq!(folder.join("lock").exists(), name == "with-lock");
+        fs::remove_dir_all(folder).expect("ours");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn the_folder_of_a_launch_that_was_killed_at_once_is_a_tasks() {
+    let host = Host::new();
+    // What is there before the record, in the order in which it comes.
+    for files in [&["lock"][..], &["lock", "shim"], &["lock", "shim.sock", "log.json"], &["shim.sock"]] {
+        let id = host.new_id();
+        let folder = host.state().join(&id);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).expect("ours");
+        files.iter().for_each(|file| fs::write(folder.join(file), "").expect("ours"));
+        host.bowline(["start", "--name", &id, "--", "true"]).assert_refused(125, &[&id, "exists already"]);
+        host.bowline(["rm", &id]).assert_code(0);
+        assert!(!folder.exists(), "{files:?}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_task_that_runs_is_removed_by_force_alone_whatever_became_of_its_lock_or_record() {
+    let host = Host::new();
+    let replaced = host.task(IDLE).start();
+    fs::remove_file(replaced.file("lock")).and_then(|()| fs::write(replaced.file("lock"), "")).expect("ours");
+    let refused = host.task(IDLE).start();
+    refused.crash_shim();
+    let mut record: Value = serde_json::from_slice(&fs::read(refused.file("task.json")).expect("ours")).expect("JSON");
+    record.as_object_mut().expect("an object").remove("task");
+    fs::write(refused.file("task.json"), record.to_string()).expect("ours");
+    for task in [&replaced, &refused] {
+        let pids = task.all_processes();
+        task.bowline("rm", []).assert_refused(125, &[task.id(), "has not ended"]);
+        assert!(pids.iter().all(|pid| process_exists(*pid)), "{pids:?}");
+        task.bowline("rm", ["-f"]).assert_code(0);
+        assert_ended(&pids);
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_report_whose_room_was_moved_to_its_place_is_written_all_the_same() {
+    let host = Host::new();
+    let task = host.task("until [ -e /tmp/go ]; do sleep 0.02; done; exit 4").start();
+    let program = task.program_pid();
+    fs::rename(task.file("exit.json.new"), task.file("exit.json")).expect("root may");
+    touch(program, "go");
+    assert_eq!(task.wait().number("exit_code"), 4);
+    task.bowline("rm", []).assert_code(0);
     host.assert_nothing_left_without_rm();
 }

@@ -16,9 +16,15 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 /// Fails unless there is a test of this name: a module, or after `::` a case, or the beginning of one before `…`.
 #[track_caller]
 fn assert_is_a_test(page: &str, name: &str) {
-    let (module, case) = name.split_once("::").unwrap_or((name, ""));
-    let path = format!("tests/tests/{module}.rs");
-    assert!(top().join(&path).exists(), "{page} names {name}, and there is no {path}");
+    let file = |module: &str| {
+        let base = format!("tests/tests/{}", module.replace("::", "/"));
+        [format!("{base}.rs"), format!("{base}/mod.rs")].into_iter().find(|path| top().join(path).exists())
+    };
+    let found = file(name).map(|path| (path, "")).or_else(|| {
+        let (module, case) = name.rsplit_once("::")?;
+        Some((file(module)?, case))
+    });
+    let (path, case) = found.unwrap_or_else(|| panic!("{page} names {name}, and there is no such file"));
     let case = format!("fn {}", case.trim_end_matches('…'));
     assert!(read(&path).contains(&case), "{page} names {name}, which is not in {path}");
 }
@@ -89,13 +95,15 @@ fn what_needs_systemd_is_run_where_it_is() {
     let run = [of("VM_CASES"), of("VM_MORE")].concat();
     let mut needing = 0;
     for source in sources("tests/tests").iter().filter(|source| !source.name.ends_with("/named_tests.rs")) {
-        let module = source.name.trim_end_matches(".rs").rsplit('/').next().unwrap_or_default().to_owned();
+        let module = source.name.split("tests/tests/").last().unwrap_or_default().trim_end_matches(".rs");
+        let module = module.trim_end_matches("/mod").replace('/', "::");
+        let is_run = |name: &str| run.iter().any(|of| name == of || name.starts_with(&format!("{of}::")));
         for case in source.text.split("#[test]\nfn ").skip(1) {
             let (name, body) = case.split_once('(').expect("a function");
             let case = format!("{module}::{name}");
             if body.contains("lacks_systemd()") || body.contains("host.cri_with_systemd()") {
                 needing += 1;
-                assert!(run.contains(&module) || run.contains(&case), "{case} is not among VM_CASES");
+                assert!(is_run(&case), "{case} is not among VM_CASES");
             }
         }
     }

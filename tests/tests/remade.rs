@@ -32,5 +32,4 @@ fn an_idle_shim_makes_its_futures_again_where_it_is_to() {
         eventually("it looks again and again", || (waits(&shim) > before + 20).then_some(()));
     }
     task.end();
-    host.assert_nothing_left();
 }

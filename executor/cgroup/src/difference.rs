@@ -70,7 +70,11 @@ fn is_partial(write: &Write) -> bool {
 }
 
 fn difference(dir: BorrowedFd<'_>, write: &Write) -> Option<Difference> {
-    let text = read_at(dir, &write.file).ok()?;
+    let instead = write.instead();
+    let (write, text) = match (read_at(dir, &write.file), &instead) {
+        (Err(_), Some(instead)) => (instead, read_at(dir, &instead.file).ok()?),
+        (read, _) => (write, read.ok()?),
+    };
     let is = match &write.line {
         Some((key, none)) => {
             let line = text.lines().find(|line| line.split(' ').next() == Some(key));
@@ -89,6 +93,9 @@ fn is_met(file: &str, asked: &str, is: &str) -> bool {
         return asked.split_whitespace().all(|word| has.contains(&word));
     }
     let asked: Vec<String> = asked.split_whitespace().map(|word| normal(file, word)).collect();
+    // The kernel shows a name before the value.
+    let named = ["default ", "oom_kill_disable "].into_iter().find_map(|name| is.strip_prefix(name));
+    let is = named.filter(|_| asked.len() == 1).unwrap_or(is);
     let is: Vec<String> = is.split_whitespace().map(|word| normal(file, word)).collect();
     // A quota alone leaves the period.
     asked == is || file == "cpu.max" && asked.len() == 1 && asked.first() == is.first()
@@ -131,6 +138,8 @@ mod tests {
             ("io.max", "8:0 rbps=1000", "8:0 rbps=1000 wbps=max riops=max wiops=max"),
             ("io.weight", "default 50", "default 50"),
             ("memory.oom.group", "1", "1"),
+            ("memory.oom_control", "1", "oom_kill_disable 1"),
+            ("io.bfq.weight", "50", "default 50"),
         ] {
             assert!(is_met(file, asked, is), "{file} {asked} {is}");
         }
@@ -139,6 +148,8 @@ mod tests {
             ("cpu.max", "13000 50000", "13000 100000"),
             ("io.max", "8:0 rbps=1000", "8:0 rbps=max wbps=max riops=max wiops=max"),
             ("memory.oom.group", "1", "0"),
+            ("memory.oom_control", "1", "oom_kill_disable 0"),
+            ("io.bfq.weight", "50", "default 100"),
             ("cpuset.cpus", "0-1", "0"),
         ] {
             assert!(!is_met(file, asked, is), "{file} {asked} {is}");

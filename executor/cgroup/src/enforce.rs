@@ -272,15 +272,15 @@ impl Layout {
     }
 
     pub(crate) fn dir_for<'a>(&self, cgroup: &'a Cgroup, write: &Write) -> Result<BorrowedFd<'a>> {
-        self.index(write.controller).and_then(|i| cgroup.dir(i)).ok_or_else(|| {
-            Error::new(
-                Kind::Unsupported,
-                format!(
-                    "cannot set {} to {}: the cgroup controller {} is not mounted on this host",
-                    write.file, write.value, write.controller
-                ),
-            )
-            .hint("`bowline doctor` shows what this host can limit")
+        let Write { controller, file, value, .. } = write;
+        let index = self.index(controller).ok_or_else(|| {
+            let why =
+                format!("cannot set {file} to {value}: the cgroup controller {controller} is not mounted on this host");
+            Error::new(Kind::Unsupported, why).hint("`bowline doctor` shows what this host can limit")
+        })?;
+        cgroup.dir(index).ok_or_else(|| {
+            let why = format!("cannot set {file} to {value}: the cgroup is missing in the hierarchy of {controller}");
+            Error::new(Kind::NotFound, why).hint("`bowline cgroup ensure` makes it in every hierarchy")
         })
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use libcontainer::capabilities::CapabilityExt as _;
+use bowline_spec::capability::Capability as Known;
 use oci_spec::runtime::{Capabilities, Capability, LinuxCapabilities};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
@@ -78,7 +78,7 @@ fn missing(wanted: Option<&LinuxCapabilities>) -> Vec<String> {
     let ours = thread::capabilities(None).map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
     let wanted =
         wanted.and_then(|wanted| wanted.permitted().as_ref()).into_iter().flatten().filter(|c| !ours.contains(bit(c)));
-    let mut missing: Vec<String> = wanted.map(|c| c.to_cap().to_string()).collect();
+    let mut missing: Vec<String> = wanted.map(|c| Known::of_oci(c).to_string()).collect();
     missing.sort();
     missing
 }
@@ -88,5 +88,5 @@ fn set(capabilities: Option<&HashSet<Capability>>) -> CapabilitySet {
 }
 
 fn bit(capability: &Capability) -> CapabilitySet {
-    CapabilitySet::from_bits_retain(capability.to_cap().bitmask())
+    CapabilitySet::from_bits_retain(1 << Known::of_oci(capability).number())
 }

@@ -131,7 +131,7 @@ fn begin_workload(payload: &Payload<'_>) -> Result<()> {
     rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;
     if payload.stdio.terminal.is_some() {
         let what = || "cannot set up the terminal";
-        rustix::process::ioctl_tiocsctty(std::io::stdin()).doing(Kind::Internal, what)?;
+        rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).doing(Kind::Internal, what)?;
     }
     Ok(())
 }

@@ -66,8 +66,14 @@ impl Folder {
     }
 
     /// Opens the lock. If it is lost, it is made anew, unless `is_held` says that somebody still holds the old one.
+    ///
+    /// # Errors
+    /// `NotFound` also for a folder that is no task's.
     pub(super) fn lock_file(&self, is_held: impl FnOnce(&Folder) -> bool) -> Result<Found> {
         let path = self.file(LOCK);
+        if !self.is_ours() {
+            return Err(self.is_gone());
+        }
         let opened = trust::open(File::options().write(true), &path);
         // On a disk that has become read-only, a lock that is there can still be taken.
         let opened = opened.or_else(|error| match error.kind() {
@@ -114,7 +120,7 @@ impl Folder {
     }
 
     /// Whether a shim answers for the folder. A member of a sandbox has the sandbox's until it has ended.
-    fn has_shim(&self) -> bool {
+    pub(crate) fn has_shim(&self) -> bool {
         let is_member = fs::symlink_metadata(self.socket()).is_ok_and(|meta| meta.is_symlink());
         if is_member && !matches!(self.exit(), Ok(None)) {
             return false;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
+use rustix::mount::{UnmountFlags, unmount};
 
 use super::lock::Found;
 use super::{EVENTS, Folder, LOCK, Lock, Owner, ROOTFS, cannot, died_with_shim};
@@ -156,5 +157,14 @@ fn remove_tree(path: &Path) -> io::Result<()> {
             }
         }
     }
-    fs::remove_dir_all(path)
+    match fs::remove_dir_all(path) {
+        // The mounts of a sandbox whose record is gone.
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                let _ = unmount(entry.path(), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+            }
+            fs::remove_dir_all(path)
+        }
+        removed => removed,
+    }
 }

@@ -155,7 +155,8 @@ impl StateDir {
 
     /// The ids of all tasks that have a folder, sorted.
     pub fn ids(&self) -> Result<Vec<TaskId>> {
-        Ok(self.all_ids()?.into_iter().filter(|id| !self.folder(id).is_sandbox()).collect())
+        let is_task = |folder: Folder| folder.is_ours() && !folder.is_sandbox();
+        Ok(self.all_ids()?.into_iter().filter(|id| is_task(self.folder(id))).collect())
     }
 
     /// The tasks and sandboxes whose folders this process may not look into, with the errors: a user without the right

@@ -148,20 +148,32 @@ impl Record {
         }
         // Recorded before the program is started.
         if self.pid.is_none() {
-            return Err("its launch was not complete");
+            return Err("its record has no `pid`, as its launch was not complete");
+        }
+        if self.pid_started.is_none() {
+            return Err("its record has no `pid_started`");
         }
         if self.user.is_none() {
-            return Err("its record is of an older bowline");
+            return Err("its record has no `user`");
         }
-        match self.identity.as_ref().is_some_and(CgroupIdentity::is_of_this_boot) {
-            true => Ok(()),
-            false => Err("it is of an earlier boot of this host"),
+        match self.identity.as_ref().map(CgroupIdentity::is_of_this_boot) {
+            Some(true) => Ok(()),
+            Some(false) => Err("it is of an earlier boot of this host"),
+            None => Err("its record has no `identity` of its cgroup"),
         }
     }
 
-    /// Whether the init that the record names lives; one that cannot be looked at may live.
+    /// Whether the record is of this boot, or does not say of which.
+    pub fn is_of_this_boot(&self) -> bool {
+        self.identity.as_ref().is_none_or(CgroupIdentity::is_of_this_boot)
+    }
+
+    /// Whether the init that the record names lives; one that cannot be looked at may live, and so may that of a start in
+    /// this boot that is not named.
     pub fn runs(&self) -> bool {
-        let Some((pid, started)) = self.pid.zip(self.pid_started) else { return false };
+        let Some((pid, started)) = self.pid.zip(self.pid_started) else {
+            return self.started_at.is_some() && self.is_of_this_boot();
+        };
         let Ok(stat) = proc_stat::find(pid) else { return true };
         let stat = stat.as_deref().and_then(ProcStat::parse);
         stat.is_some_and(|stat| stat.started() == Some(started) && !stat.ends())

@@ -182,7 +182,10 @@ impl Cgroups {
                     let Some(mut dead) = self.dead(&shims, &folder, &id, its) else { continue };
                     let is_gone =
                         |path: &String| alive.is_some() && candidates.iter().any(|pod| pod.has_gone_with(path));
-                    if is_adoptable(state, &folder, &dead) && !dead.cgroups.iter().any(is_gone) {
+                    if let Err(newer) = folder.check_form() {
+                        dead.owned = true;
+                        dead.why = newer.message().to_owned();
+                    } else if is_adoptable(state, &folder, &dead) && !dead.cgroups.iter().any(is_gone) {
                         dead.owned = true;
                         dead.why = format!("its shim died, and `bowline adopt {id}` starts a new one");
                     }
@@ -479,6 +482,8 @@ fn held(folder: &Folder) -> Result<Held> {
     }
     match folder.owner() {
         Ok(Owner::Shim) => Ok(Held::ByAShim),
+        // Somebody has replaced the lock of a shim that listens. That of a sandbox may not know a member.
+        Ok(Owner::Nobody(_)) if folder.sandbox_by_socket().is_none() && folder.has_shim() => Ok(Held::ByAShim),
         Ok(Owner::Nobody(lock)) => Ok(Held::ByUs(lock)),
         Err(error) if error.kind() == Kind::NotFound => Ok(Held::Missing),
         Err(error) => Err(error),

@@ -106,7 +106,7 @@ impl Handed {
         }
         let keeper = Keeper::default();
         if let Some(init) = &taken.keeper {
-            keeper.be(init.try_clone().doing(Kind::Internal, || "cannot open a pidfd twice")?);
+            keeper.set_init(init.try_clone().doing(Kind::Internal, || "cannot open a pidfd twice")?);
         }
         let mut logs = (taken.log)(self.log);
         for (index, stream) in self.streams.into_iter().enumerate() {

@@ -66,7 +66,7 @@ pub enum Ready {
     Byte,
 }
 
-/// A running logger. Dropping it before `see_off`, as for a process that was never started, ends the logger.
+/// A running logger. Dropping it before `run_to_end`, as for a process that was never started, ends the logger.
 pub struct Logging(Option<Running>);
 
 /// A logger whose process runs, until it has ended and all that the process wrote for it is read.
@@ -152,8 +152,8 @@ impl Logging {
     }
 
     /// Releases the logger once its process is connected and follows it to its end, which comes after the process's.
-    pub fn see_off(mut self, process_ended: FlagReader) -> Option<Logged> {
-        self.0.take().map(|running| running.see_off(process_ended))
+    pub fn run_to_end(mut self, process_ended: FlagReader) -> Option<Logged> {
+        self.0.take().map(|running| running.run_to_end(process_ended))
     }
 }
 
@@ -164,13 +164,13 @@ impl Drop for Logging {
                 // Nothing was written that the logger would have to store.
                 running.kill();
             }
-            running.see_off(FlagReader::already_set());
+            running.run_to_end(FlagReader::already_set());
         }
     }
 }
 
 impl Running {
-    fn see_off(mut self, process_ended: FlagReader) -> Logged {
+    fn run_to_end(mut self, process_ended: FlagReader) -> Logged {
         self.writes = None;
         let (running, gone) = (Rc::new(Mutex::new(self)), Rc::<WatchedValue<bool>>::default());
         let logged = Logged { running: Rc::downgrade(&running), gone: gone.clone() };
@@ -178,7 +178,7 @@ impl Running {
             let (running, process_ended, gone) = (running.clone(), process_ended.clone(), gone.clone());
             async move {
                 running.lock().await.end(process_ended).await;
-                gone.change(|gone| *gone = true);
+                gone.update(|gone| *gone = true);
             }
         });
         logged
@@ -238,7 +238,7 @@ impl Logged {
 
     /// Whether the logger has gone.
     pub fn has_gone(&self) -> bool {
-        self.gone.look(|gone| *gone)
+        self.gone.read(|gone| *gone)
     }
 
     /// The logger for the program that is executed in the shim's place; `None` for one that has gone. Called while the
@@ -285,7 +285,7 @@ impl Handed {
         let discarded = discarded.map(watched).transpose().doing(Kind::Internal, || "cannot watch a logger's pipes")?;
         let (claim, pidfd) = (claim(pid, end), pidfd.take()?);
         let running = Running { claim, pidfd, reads, writes: None, ready: true, discarded, asked_at, asked };
-        Ok(running.see_off(process_ended))
+        Ok(running.run_to_end(process_ended))
     }
 }
 

@@ -241,7 +241,7 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
         pumps.begin(name, from, outlet, route);
     }
     if let Some(init) = init {
-        keeper.be(init);
+        keeper.set_init(init);
     }
     Ok(pumps)
 }
@@ -249,7 +249,7 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
 /// Does what the shim before has left to do with what it had read.
 fn go_on_with(unread: &Unread, outlet: &mut Outlet, log: Option<&log::Writer>) {
     outlet.write(&unread.pending());
-    unread.lacks(outlet.pending().len());
+    unread.set_remaining(outlet.pending().len());
     if let Some(log) = log {
         log.hold(unread.held());
         if !unread.is_logged() {
@@ -258,7 +258,7 @@ fn go_on_with(unread: &Unread, outlet: &mut Outlet, log: Option<&log::Writer>) {
                 None => log.write(unread.chunk()),
             };
             log.with_held(|held| unread.logged(held));
-            unread.lacks(outlet.pending().len());
+            unread.set_remaining(outlet.pending().len());
         }
     }
 }
@@ -370,7 +370,7 @@ impl Pumps {
     /// Names the init that keeps the pipes open.
     pub fn kept_by(&self, init: OwnedFd) {
         if let Some(kept) = &self.kept {
-            kept.keeper.be(init);
+            kept.keeper.set_init(init);
         }
     }
 
@@ -405,7 +405,7 @@ impl Pumps {
 
     /// Follows the logger that takes the outputs to its end, which comes after the process's.
     pub fn logged_by(&mut self, logging: Logging) {
-        self.logger = logging.see_off(self.lines.process_ended.clone());
+        self.logger = logging.run_to_end(self.lines.process_ended.clone());
     }
 
     /// The handles for joining the streams.

@@ -438,7 +438,7 @@ fn what(path: &Path) -> String {
     format!("output: cannot open {}", path.display())
 }
 
-fn cannot_open(error: &io::Error, path: &Path) -> Error {
+pub(super) fn cannot_open(error: &io::Error, path: &Path) -> Error {
     let what = what(path);
     match error.raw_os_error() {
         Some(libc::ELOOP) => {

@@ -19,7 +19,7 @@ struct State {
 
 impl Keeper {
     /// Names the init, by its pidfd, once it runs.
-    pub fn be(&self, init: OwnedFd) {
+    pub fn set_init(&self, init: OwnedFd) {
         let mut state = self.0.borrow_mut();
         state.unread.drain(..).for_each(|index| close(init.as_fd(), index));
         state.init = Some(init);

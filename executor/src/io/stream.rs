@@ -366,7 +366,7 @@ impl Stream {
     /// Keeps how much the reader in the foreground, or the output's own, has not taken. Guests attach again.
     fn keep_what_is_pending(&self) {
         if let Some(unread) = &self.route.unread {
-            unread.lacks(own(&self.outlets).map_or(0, |outlet| outlet.pending().len()));
+            unread.set_remaining(own(&self.outlets).map_or(0, |outlet| outlet.pending().len()));
         }
     }
 
@@ -428,7 +428,7 @@ impl Stream {
         let bytes = unread.chunk();
         // The reader in the foreground first: it is who waits.
         outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
-        unread.lacks(own(outlets).map_or(0, |outlet| outlet.pending().len()));
+        unread.set_remaining(own(outlets).map_or(0, |outlet| outlet.pending().len()));
         tail.borrow_mut().extend_from_slice(bytes);
         if let Some(log) = log {
             *unlogged += log.write_marked(bytes, |mark| unread.begins_log(mark));
@@ -492,6 +492,6 @@ async fn left(outlets: &[Outlet]) -> usize {
 
 async fn until(deadline: Option<Moment>) {
     if let Some(deadline) = deadline {
-        deadline.come().await;
+        deadline.sleep().await;
     }
 }

@@ -247,7 +247,7 @@ impl Unread {
     }
 
     /// The reader in the foreground lacks this many bytes still, the last ones.
-    pub fn lacks(&self, bytes: usize) {
+    pub fn set_remaining(&self, bytes: usize) {
         let state = self.state.get();
         let all = state.all();
         if all == 0 {
@@ -265,7 +265,7 @@ impl Unread {
         let state = self.state.get();
         let more = counted.wrapping_sub(state.before.wrapping_add(state.passed));
         match state.all().saturating_sub(state.passed).checked_sub(more) {
-            Some(lacking) => self.lacks(lacking as usize),
+            Some(lacking) => self.set_remaining(lacking as usize),
             // Nothing was kept for a while.
             None => self.set(State { before: counted.wrapping_sub(state.passed), ..state }),
         }
@@ -349,17 +349,17 @@ mod tests {
         assert_finds(path, b"one\ntw", b"", b"one\ntw");
         unread.logged(b"tw");
         assert_finds(path, b"", b"tw", b"one\ntw");
-        unread.lacks(3);
+        unread.set_remaining(3);
         assert_finds(path, b"", b"tw", b"\ntw");
-        unread.lacks(0);
+        unread.set_remaining(0);
         assert_finds(path, b"", b"tw", b"");
         read(&mut unread, b"", b"o\n");
         assert_finds(path, b"o\n", b"tw", b"o\n");
         // The reader first, then the log.
-        unread.lacks(0);
+        unread.set_remaining(0);
         assert_finds(path, b"o\n", b"tw", b"");
         unread.logged(b"");
-        unread.lacks(0);
+        unread.set_remaining(0);
         assert_finds(path, b"", b"", b"");
         assert!(!Unread::of(path, 0).has_left());
         unread.end();
@@ -375,18 +375,18 @@ mod tests {
         for (chunk, pending) in [(b"ab", &b""[..]), (b"cd", b"ab"), (b"ef", b"abcd")] {
             read(&mut unread, pending, chunk);
             unread.logged(&line);
-            unread.lacks(pending.len() + 2);
+            unread.set_remaining(pending.len() + 2);
         }
         assert_finds(path, b"", &line, b"abcdef");
-        unread.lacks(3);
+        unread.set_remaining(3);
         assert_finds(path, b"", &line, b"def");
         // Another shim goes on.
         let mut next = Unread::of(path, 0);
         read(&mut next, b"def", b"gh");
-        next.lacks(5);
+        next.set_remaining(5);
         next.logged(b"");
         assert_finds(path, b"", b"", b"defgh");
-        next.lacks(0);
+        next.set_remaining(0);
         assert!(!Unread::of(path, 0).has_left());
     }
 
@@ -406,7 +406,7 @@ mod tests {
             assert_finds(path, &text, b"", &text);
             unread.has_read(length);
             unread.logged(b"");
-            unread.lacks(0);
+            unread.set_remaining(0);
             assert_finds(path, b"", b"", b"");
         }
     }
@@ -424,7 +424,7 @@ mod tests {
         };
         read(&mut unread, b"", b"before");
         unread.logged(b"");
-        unread.lacks(0);
+        unread.set_remaining(0);
         read(&mut unread, b"", b"abcd");
         assert_eq!(counted_then(6), b"abcd");
         assert_eq!(counted_then(8), b"cd");
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(counted_then(103), b"");
         let mut next = Unread::of(path, 0);
         next.logged(b"");
-        next.lacks(0);
+        next.set_remaining(0);
         read(&mut next, b"", b"efgh");
         assert_eq!(counted_then(105), b"gh");
     }

@@ -38,7 +38,7 @@ pub enum Trigger {
 
 impl Life {
     /// The only way an exec changes state. A trigger that comes too late changes nothing.
-    pub fn on(&mut self, trigger: Trigger) {
+    pub fn apply(&mut self, trigger: Trigger) {
         *self = match (*self, trigger) {
             (Life::Starting, Trigger::Executed) => Life::Running,
             (Life::Starting | Life::Running, Trigger::Deadline) => Life::Killing,
@@ -74,15 +74,15 @@ mod tests {
             let mut life = Life::default();
             for trigger in &triggers {
                 let before = life;
-                life.on(*trigger);
+                life.apply(*trigger);
                 prop_assert!(before != Life::Killing || life != Life::Running);
                 prop_assert!(!before.has_ended() || life.has_ended());
                 prop_assert!(before != Life::ExitPublished || life == Life::ExitPublished);
                 prop_assert!(life != Life::ExitPublished || before.has_ended());
             }
             prop_assert_eq!(life.has_ended(), triggers.contains(&Trigger::Ended));
-            life.on(Trigger::Ended);
-            life.on(Trigger::ExitPublished);
+            life.apply(Trigger::Ended);
+            life.apply(Trigger::ExitPublished);
             prop_assert_eq!(life, Life::ExitPublished);
         }
     }

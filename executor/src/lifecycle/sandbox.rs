@@ -48,7 +48,7 @@ pub enum Trigger {
 impl Life {
     /// The only way a sandbox changes state. Returns whether it did: a trigger that has no place in a state changes
     /// nothing.
-    pub fn on(&mut self, trigger: Trigger) -> bool {
+    pub fn apply(&mut self, trigger: Trigger) -> bool {
         let next = match (*self, trigger) {
             (Life::Making, Trigger::Made) | (Life::Going { .. }, Trigger::Kept) => Life::Ready,
             (Life::Ready, Trigger::Remove { by_force }) => Life::Going { by_force },
@@ -112,7 +112,7 @@ mod tests {
             let (mut life, mut apart) = (Life::default(), false);
             for trigger in triggers {
                 let before = life;
-                let changed = life.on(trigger);
+                let changed = life.apply(trigger);
                 prop_assert_eq!(changed, life != before);
                 prop_assert!(before != Life::Gone || life == Life::Gone);
                 prop_assert!(!life.is_forced() || life.is_going());
@@ -120,7 +120,7 @@ mod tests {
                 prop_assert!(!apart || life != Life::Ready, "nobody joins what was taken apart");
             }
             for trigger in [Trigger::Made, Trigger::Remove { by_force: true }, Trigger::Dismantle, Trigger::Removed] {
-                life.on(trigger);
+                life.apply(trigger);
             }
             prop_assert_eq!(life, Life::Gone);
         }

@@ -48,7 +48,7 @@ pub enum Trigger {
 
 impl Life {
     /// The only way a shim changes state. A trigger that has no place in a state changes nothing.
-    pub fn on(&mut self, trigger: Trigger) {
+    pub fn apply(&mut self, trigger: Trigger) {
         *self = match (*self, trigger) {
             (Life::Idle, Trigger::Begun) => Life::Serving { busy: 1, last: false },
             (Life::Idle, Trigger::Last | Trigger::ManagerGone | Trigger::Leave) => Life::Leaving { busy: 0 },
@@ -102,11 +102,11 @@ mod tests {
                     Trigger::Done => busy - 1,
                     Trigger::Last | Trigger::ManagerGone | Trigger::Leave => busy,
                 };
-                life.on(trigger);
+                life.apply(trigger);
                 prop_assert_eq!(life.is_over(), busy == 0 && wanted);
             }
-            life.on(Trigger::Leave);
-            (0..busy).for_each(|_| life.on(Trigger::Done));
+            life.apply(Trigger::Leave);
+            (0..busy).for_each(|_| life.apply(Trigger::Done));
             prop_assert!(life.is_over() && life.is_leaving());
         }
     }

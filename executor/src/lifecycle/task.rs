@@ -141,7 +141,7 @@ impl Life {
     ///
     /// # Errors
     /// `WrongState`, with the state unchanged, when the trigger has no place in it.
-    pub fn on(&mut self, trigger: Trigger) -> Result<Action> {
+    pub fn apply(&mut self, trigger: Trigger) -> Result<Action> {
         use Life::*;
         let (next, action) = match (*self, trigger) {
             (Starting, Trigger::SetUp) => (Created, Action::Nothing),
@@ -373,7 +373,7 @@ mod tests {
     fn after(triggers: &[Trigger]) -> Life {
         let mut life = Life::Starting;
         for trigger in triggers {
-            life.on(*trigger).expect("it has a place");
+            life.apply(*trigger).expect("it has a place");
         }
         life
     }
@@ -383,19 +383,19 @@ mod tests {
         let now = Moment::now();
         let mut life = Life::Running;
         let stop = plan(10, now);
-        assert_eq!(life.on(Trigger::Stop(stop, now)), Ok(Action::Signal(Signal::TERM)));
-        assert_eq!(life.on(Trigger::Tick(now)), Ok(Action::Nothing));
+        assert_eq!(life.apply(Trigger::Stop(stop, now)), Ok(Action::Signal(Signal::TERM)));
+        assert_eq!(life.apply(Trigger::Tick(now)), Ok(Action::Nothing));
         assert_eq!(life.deadline(), Some(stop.kill_at));
-        assert_eq!(life.on(Trigger::Tick(stop.kill_at)), Ok(Action::Kill));
+        assert_eq!(life.apply(Trigger::Tick(stop.kill_at)), Ok(Action::Kill));
         assert_eq!((life.deadline(), life.status()), (None, Status::Stopping));
-        assert_eq!(life.on(Trigger::Kill), Ok(Action::Nothing), "it is being killed");
+        assert_eq!(life.apply(Trigger::Kill), Ok(Action::Nothing), "it is being killed");
     }
 
     #[test]
     fn a_stop_without_grace_kills_in_every_state() {
         let now = Moment::now();
         for mut life in [Life::Starting, Life::Created, Life::Running, Life::Paused, Life::Stopping(plan(9, now))] {
-            assert_eq!(life.on(Trigger::Stop(plan(0, now), now)), Ok(Action::Kill));
+            assert_eq!(life.apply(Trigger::Stop(plan(0, now), now)), Ok(Action::Kill));
         }
     }
 
@@ -403,7 +403,7 @@ mod tests {
     fn a_paused_task_is_thawed_before_it_is_signalled() {
         let now = Moment::now();
         let mut life = Life::Paused;
-        assert_eq!(life.on(Trigger::Stop(plan(1, now), now)), Ok(Action::ThawAndSignal(Signal::TERM)));
+        assert_eq!(life.apply(Trigger::Stop(plan(1, now), now)), Ok(Action::ThawAndSignal(Signal::TERM)));
     }
 
     #[test]
@@ -415,19 +415,19 @@ mod tests {
             (Life::Stopping(plan(1, now)), Life::Stopping(plan(1, now))),
             (Life::Exited, Life::Exited),
         ] {
-            assert_eq!((life.on(Trigger::Thawed), life), (Ok(Action::Nothing), then));
+            assert_eq!((life.apply(Trigger::Thawed), life), (Ok(Action::Nothing), then));
         }
     }
 
     #[test]
     fn one_that_was_killed_says_what_it_was_until_it_is_reaped() {
         let mut life = Life::Created;
-        assert_eq!(life.on(Trigger::Kill), Ok(Action::Kill));
+        assert_eq!(life.apply(Trigger::Kill), Ok(Action::Kill));
         assert_eq!(life.status(), Status::Created);
-        assert_eq!(life.on(Trigger::Started), Ok(Action::Nothing));
-        assert_eq!(life.on(Trigger::Reaped), Ok(Action::Nothing));
+        assert_eq!(life.apply(Trigger::Started), Ok(Action::Nothing));
+        assert_eq!(life.apply(Trigger::Reaped), Ok(Action::Nothing));
         assert_eq!((life.status(), life.is_live()), (Status::Running, true));
-        assert_eq!(life.on(Trigger::Exited), Ok(Action::Nothing));
+        assert_eq!(life.apply(Trigger::Exited), Ok(Action::Nothing));
         assert_eq!((life.status(), life.is_live()), (Status::Exited, false));
     }
 
@@ -479,11 +479,11 @@ mod tests {
         ) {
             let mut life = Life::Starting;
             for trigger in triggers {
-                let _ = life.on(trigger);
+                let _ = life.apply(trigger);
             }
             let end: &[Trigger] = if fails { &UNDONE } else { &SEEN_OFF };
             for trigger in end.iter().chain(&SEEN_OFF) {
-                let _ = life.on(*trigger);
+                let _ = life.apply(*trigger);
             }
             prop_assert_eq!(life, Life::Removed);
         }
@@ -493,7 +493,7 @@ mod tests {
             let mut life = Life::Starting;
             let (mut reported, mut told, mut failed, mut reaped) = (0, 0, 0, 0);
             for trigger in triggers {
-                let done = life.on(trigger).is_ok();
+                let done = life.apply(trigger).is_ok();
                 reported += usize::from(done && trigger == Trigger::ReportMade);
                 told += usize::from(done && trigger == Trigger::ExitPublished);
                 failed += usize::from(done && trigger == Trigger::Failed);
@@ -509,7 +509,7 @@ mod tests {
             let mut life = Life::Starting;
             for trigger in triggers {
                 let before = life;
-                let outcome = life.on(trigger);
+                let outcome = life.apply(trigger);
                 if outcome.is_err() {
                     prop_assert_eq!(life, before);
                 }
@@ -524,13 +524,13 @@ mod tests {
             let mut life = Life::Starting;
             let (mut stopped, mut killed) = (false, false);
             for trigger in triggers {
-                let action = life.on(trigger);
+                let action = life.apply(trigger);
                 let ends = matches!(trigger, Trigger::Stop(..) | Trigger::Kill | Trigger::Failed);
                 stopped |= ends && action.is_ok();
                 killed |= action == Ok(Action::Kill);
             }
             let late = Moment::now().after(Duration::from_secs(3600));
-            killed |= life.on(Trigger::Tick(late)) == Ok(Action::Kill);
+            killed |= life.apply(Trigger::Tick(late)) == Ok(Action::Kill);
             prop_assert!(!stopped || killed || life.is_reaped(), "{life:?}");
         }
     }

@@ -15,6 +15,8 @@ pub struct Options {
     pub clear: u64,
     /// Whether an option names a flag of mount(2), set or cleared.
     pub names_flags: bool,
+    /// The modes of access times that are named, as far as none was taken back: one bit for each of [`MODES`].
+    pub modes: u8,
     /// MOUNT_ATTR_* for this mount and all below it (`rro` and similar options).
     pub set_recursive: u64,
     /// MOUNT_ATTR_* to clear on this mount and all below it.
@@ -68,6 +70,14 @@ const ATTRIBUTES: [(&str, bool, u64); 17] = [
     ("relatime", true, libc::MOUNT_ATTR_RELATIME),
     ("atime", false, libc::MOUNT_ATTR_NOATIME),
     ("nostrictatime", false, libc::MOUNT_ATTR_STRICTATIME),
+];
+
+/// The modes of access times: an option that names it, one that takes that back, and its MOUNT_ATTR_* bits. Of several the
+/// kernel takes the last one here.
+const MODES: [(&str, &str, u64); 3] = [
+    ("relatime", "norelatime", libc::MOUNT_ATTR_RELATIME),
+    ("noatime", "atime", libc::MOUNT_ATTR_NOATIME),
+    ("strictatime", "nostrictatime", libc::MOUNT_ATTR_STRICTATIME),
 ];
 
 /// Flags of mount(2) that change a filesystem.
@@ -131,6 +141,7 @@ pub fn of(mount: &Mount) -> Result<Options> {
             "tmpcopyup" => options.copy_up = true,
             "remount" => options.remount = true,
             "defaults" | "rnorelatime" | "" => {}
+            name if options.names_mode(name) => options.names_flags = true,
             name if WITHOUT_EFFECT.contains(&name) => options.names_flags = true,
             name => options.add(name),
         }
@@ -139,11 +150,14 @@ pub fn of(mount: &Mount) -> Result<Options> {
     if options.idmap.is_some() && options.is_new_bind().is_none() {
         return refused("only a new bind can be idmapped");
     }
-    if options.copy_up && (mount.typ().as_deref() != Some("tmpfs") || options.bind.is_some() || options.remount) {
-        return refused("tmpcopyup is for a new tmpfs");
-    }
     if options.bind.is_some() {
         options.ignored = std::mem::take(&mut options.data).into_iter().map(|(name, _)| name).collect();
+        if std::mem::take(&mut options.copy_up) {
+            options.ignored.push("tmpcopyup".to_owned());
+        }
+    }
+    if options.copy_up && (mount.typ().as_deref() != Some("tmpfs") || options.remount) {
+        return refused("tmpcopyup is for a new tmpfs");
     }
     Ok(options)
 }
@@ -155,6 +169,22 @@ pub fn has_mappings(mount: &Mount) -> bool {
 }
 
 impl Options {
+    /// Whether `name` is of a mode of access times, and is heeded.
+    fn names_mode(&mut self, name: &str) -> bool {
+        for (index, (sets, clears, _)) in MODES.iter().enumerate() {
+            match name {
+                name if name == *sets => self.modes |= 1 << index,
+                name if name == *clears => self.modes &= !(1 << index),
+                _ => continue,
+            }
+            let named = MODES.iter().enumerate().rfind(|(index, _)| self.modes & 1 << index != 0);
+            self.clear = self.clear & !ATIME_FIELD | named.map_or(0, |_| ATIME_FIELD);
+            self.set = self.set & !ATIME_FIELD | named.map_or(0, |(_, (.., bits))| *bits);
+            return true;
+        }
+        false
+    }
+
     fn add(&mut self, name: &str) {
         let attribute = |name: &str| ATTRIBUTES.iter().find(|(n, ..)| *n == name);
         if let Some((_, propagation)) = PROPAGATIONS.iter().find(|(n, _)| *n == name) {
@@ -192,15 +222,8 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 /// The later of two options that contradict each other wins.
 fn put(to_set: &mut u64, to_clear: &mut u64, set: bool, bits: u64, name: &str) {
     if name.ends_with("atime") && !name.ends_with("diratime") {
-        // `atime` and `nostrictatime` name no mode: as with mount(8), they only take one back that was named before.
-        let takes_back = !set && !name.starts_with('r');
-        if !takes_back {
-            *to_clear |= ATIME_FIELD;
-            *to_set = *to_set & !ATIME_FIELD | if set { bits } else { libc::MOUNT_ATTR_RELATIME };
-        } else if *to_set & ATIME_FIELD == bits {
-            *to_clear &= !ATIME_FIELD;
-            *to_set &= !ATIME_FIELD;
-        }
+        *to_clear |= ATIME_FIELD;
+        *to_set = *to_set & !ATIME_FIELD | if set { bits } else { libc::MOUNT_ATTR_RELATIME };
     } else if set {
         *to_set |= bits;
         *to_clear &= !bits;
@@ -275,12 +298,25 @@ mod tests {
     #[test]
     fn the_later_of_two_contradicting_options_wins() {
         let options = parse(&["ro", "rw", "noatime", "strictatime", "relatime"]);
-        assert_eq!(options.set, 0);
+        assert_eq!(options.set, libc::MOUNT_ATTR_STRICTATIME);
         assert_eq!(options.clear, libc::MOUNT_ATTR_RDONLY | ATIME_FIELD);
-        for taken_back in [["noatime", "atime"], ["strictatime", "nostrictatime"], ["atime", "nostrictatime"]] {
+        for several in [["noatime", "relatime"], ["relatime", "noatime"]] {
+            assert_eq!(parse(&several).set, libc::MOUNT_ATTR_NOATIME, "{several:?}");
+        }
+        for several in [["noatime", "strictatime"], ["strictatime", "noatime"]] {
+            assert_eq!(parse(&several).set, libc::MOUNT_ATTR_STRICTATIME, "{several:?}");
+        }
+        for taken_back in [
+            ["noatime", "atime"],
+            ["strictatime", "nostrictatime"],
+            ["atime", "nostrictatime"],
+            ["relatime", "norelatime"],
+        ] {
             let options = parse(&taken_back);
             assert!(options.names_flags && options.set | options.clear == 0, "{taken_back:?}");
         }
+        let relatime = parse(&["strictatime", "relatime", "nostrictatime"]);
+        assert_eq!((relatime.set, relatime.clear), (0, ATIME_FIELD));
         assert_eq!(parse(&["noatime", "nostrictatime"]).set, libc::MOUNT_ATTR_NOATIME);
         assert_eq!(parse(&["rnoatime", "ratime"]).clear_recursive, ATIME_FIELD);
     }
@@ -304,9 +340,9 @@ mod tests {
         assert_eq!(of("bind", "ridmap").map(|o| o.idmap), Ok(Some(true)));
         assert_eq!(of("tmpfs", "idmap").map_err(|e| e.kind()), Err(Kind::BadSpec));
         assert_eq!(of("tmpfs", "tmpcopyup").map(|o| o.copy_up), Ok(true));
-        assert_eq!(of("bind", "tmpcopyup").map_err(|e| e.kind()), Err(Kind::BadSpec));
+        assert_eq!(of("proc", "tmpcopyup").map_err(|e| e.kind()), Err(Kind::BadSpec));
         assert_eq!(of("bind", "remount").map(|o| o.is_new_bind()), Ok(None));
-        for option in ["size=1m", "sync", "lazytime", "iversion", "nosuch"] {
+        for option in ["size=1m", "sync", "lazytime", "iversion", "nosuch", "tmpcopyup"] {
             let name = option.split('=').next().unwrap_or(option).to_owned();
             assert_eq!(of("bind", option).map(|o| (o.data, o.ignored)), Ok((vec![], vec![name])));
         }

@@ -3,6 +3,7 @@
 //! With `bind` it changes the mount alone, otherwise its filesystem too: that is allowed only for a filesystem that was
 //! made for this task, because any other is the host's. Must not: make a mount, or a place for one.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -78,9 +79,13 @@ pub fn remount(
         let set = options.set & attributes;
         let change = MountAttributes { set, clear: options.clear | ALL & !set, propagation: 0 };
         let exactly = trees.change(target.as_fd(), false, change);
-        // Attributes that a user namespace has locked stay.
         let named = MountAttributes { clear: options.clear, ..change };
-        exactly.or_else(|_| trees.change(target.as_fd(), false, named)).doing(Kind::BadSpec, what)?;
+        let changed = match exactly {
+            // Attributes that a user namespace has locked stay.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => trees.change(target.as_fd(), false, named),
+            changed => changed,
+        };
+        changed.doing(Kind::BadSpec, what)?;
     } else {
         let device = fs::fstat(&target).doing(Kind::Internal, || "cannot examine it")?.st_dev;
         if !made.is_some_and(|made| made.0.contains(&device)) {

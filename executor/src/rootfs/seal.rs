@@ -3,7 +3,7 @@
 //! Procfs and sysfs are opened once and everything in them is found from there: another task with the same root
 //! folder may rename the folder `/proc` between any two steps, and a mount moves with its folder.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write as _;
@@ -145,8 +145,9 @@ pub fn masked_paths(trees: &Trees, place: &Place<'_>, root: &OwnedFd, spec: &Spe
     let linux = spec.linux().as_ref();
     let (mut files, mut folders) = (Vec::new(), Vec::new());
     // One that is there twice is hidden once.
-    let paths: BTreeSet<&String> = linux.and_then(|l| l.masked_paths().as_ref()).into_iter().flatten().collect();
-    for path in paths {
+    let all = linux.and_then(|l| l.masked_paths().as_ref()).into_iter().flatten();
+    let once: BTreeMap<_, &String> = all.map(|path| (inside_root::resolved(Path::new(path)), path)).collect();
+    for path in once.into_values() {
         let Some(target) = place.existing(path).map_err(|error| error.within(cannot_mask(path)))? else { continue };
         let kind = file_type(&target).doing(Kind::Internal, || cannot_mask(path))?;
         let all = if kind == FileType::Directory { &mut folders } else { &mut files };

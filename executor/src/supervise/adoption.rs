@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   record ─► started, in this boot ─► init, by pid and start time ─┐
-//!                                   └─► cgroup, by its identity ─────┴─► supervised like any other task
+//!                                   └─► cgroup, by its identity ─────┴─► `takeover`
 //!
 //!   sandbox's record ─► cgroup ─► namespaces, by their members ─► pause process ─► members ─► joint limits
 //! ```
@@ -32,12 +32,14 @@ use super::launch_plan::LaunchPlan;
 use super::planning::configured;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
+use super::takeover::Found;
 use super::task::Task;
 use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
 use crate::cloning::Live;
 use crate::entrance::Entrance;
+use crate::facts::TaskFacts;
 use crate::folder::{EventCounts, Folder, Lock, Record};
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
@@ -63,7 +65,7 @@ impl Supervisor {
             return Box::pin(self.adopt_sandbox(folder, events)).await;
         }
         self.adopt_task(folder, None, events).await?;
-        self.happen(shim::Trigger::Last);
+        self.apply(shim::Trigger::Last);
         Ok(())
     }
 
@@ -73,6 +75,7 @@ impl Supervisor {
         let by_anyone =
             |why: &str| refused(why).hint(format!("`bowline sandbox rm -f {id}` ends and removes what is left of it"));
         let mut record = folder.sandbox()?.ok_or_else(|| by_anyone("it has no record"))?;
+        folder.check_form().map_err(|newer| by_anyone(newer.message()))?;
         record.adoptable().map_err(by_anyone)?;
         let cgroup = Sandbox::cgroup_of(&self.layout, &record)?.ok_or_else(|| refused("its cgroup is gone"))?;
         if let Some(why) = record.is_anothers(&self.layout) {
@@ -87,23 +90,27 @@ impl Supervisor {
         if let Some(path) = &record.overhead {
             self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone(), Some(&record.cgroup));
             let helpers = self.layout.processes_at(path);
-            self.facts.change(|facts| facts.helpers.extend(helpers.into_iter().filter_map(ProcessIdentity::of)));
+            self.facts.update(|facts| facts.helpers.extend(helpers.into_iter().filter_map(ProcessIdentity::of)));
         }
         self.hold();
         let sandbox = Rc::new(Sandbox::new(id.clone(), folder, record));
         sandbox.handles.borrow_mut().cgroup = Some(cgroup);
         *self.sandbox.borrow_mut() = Some(sandbox.clone());
-        sandbox.happen(Trigger::Made);
+        sandbox.apply(Trigger::Made);
         sandbox.share_again(&live_inits(&members)?).await?;
         self.hold_pids_again(&sandbox).await?;
         tracing::warn!(%id, "took over a sandbox whose shim died");
         self.adopt_members(&sandbox, members, events).await?;
         self.budget_members(&sandbox).await?;
         self.overhead.enter_again(&self.layout).await?;
-        if let Err(error) = sandbox.set_adoptable(true) {
-            // As for a task's.
-            tracing::warn!(%error, %id, "the record does not name the new shim yet");
-            self.record_sandbox_later(&sandbox);
+        match sandbox.set_adoptable(true) {
+            // It may be a new one, whose own record the disk has not taken.
+            Ok(()) => self.pause_is_recorded(),
+            Err(error) => {
+                // As for a task's.
+                tracing::warn!(%error, %id, "the record does not name the new shim yet");
+                self.record_sandbox_later(&sandbox);
+            }
         }
         self.release();
         Ok(())
@@ -143,10 +150,8 @@ impl Supervisor {
         let refused = |why: &str| Error::new(Kind::WrongState, format!("task {id} cannot be taken over: {why}"));
         let removed = format!("`bowline rm -f {id}` ends and removes what is left of it");
         let by_anyone = |why: &str| refused(why).hint(&*removed);
+        folder.check_form().map_err(|newer| by_anyone(newer.message()))?;
         record.adoptable().map_err(by_anyone)?;
-        if record.pid.is_none() {
-            return Err(by_anyone("it had no init"));
-        }
         let init = record.live_init()?;
         if init.is_none() && record.is_elsewhere(&self.layout)? {
             return Err(refused(UNSEEN));
@@ -178,16 +183,20 @@ impl Supervisor {
             None => {}
         }
         let recorded = plan.folder.write_record(&plan.record);
-        let task = self.register(id.clone(), plan, init, cgroup)?;
+        let found = self.found_on_host(&id, plan, init, cgroup, events.get(&id).copied())?;
+        let task = self.take_over_task(id.clone(), found);
         if let Err(error) = recorded {
             // As on a full disk. All that matters for the next shim is in the record already.
             tracing::warn!(%error, %id, "the record does not name the new shim yet");
             task.record_later();
         }
-        task.facts.change(|facts| facts.events = events.get(&id).copied().unwrap_or_default());
         tracing::warn!(%id, "took over a task whose shim died");
         if in_launch {
             self.record_start(&task);
+        }
+        self.hold();
+        if task.handles.borrow().init.is_some() {
+            self.note_what_is_due(&task);
         }
         self.go_on_with(&task);
         if in_launch && let Err(error) = self.settle_start(&task).await {
@@ -208,7 +217,7 @@ impl Supervisor {
             self.layout.stay_where_found(cgroup, &record.parents_made);
         }
         if let (Some(cgroup), Some(sandbox)) = (&mut cgroup, self.sandbox()) {
-            sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
+            sandbox.facts.read(|facts| cgroup.stay_in(&facts.record.cgroup));
         }
         Ok(cgroup)
     }
@@ -240,57 +249,50 @@ impl Supervisor {
         Ok(LaunchPlan { claimed, reserve, shared, ..self.planned(spec, profile, record, folder.clone()).await? })
     }
 
-    /// Adds the task to those of the shim, as its record and its processes show it.
-    fn register(&self, id: TaskId, plan: LaunchPlan, init: Option<Live>, cgroup: Option<Cgroup>) -> Result<Rc<Task>> {
+    /// The task as its record, its processes and its cgroup show it.
+    fn found_on_host(
+        &self,
+        id: &TaskId,
+        plan: LaunchPlan,
+        init: Option<Live>,
+        cgroup: Option<Cgroup>,
+        events: Option<u64>,
+    ) -> Result<Found> {
         let kept = match &init {
             Some(live) if plan.record.init => init_program::reopen(live.pid, &plan.folder)?,
             Some(_) | None => Kept::default(),
         };
         let tail = io::new_tail(io::TAIL);
-        let pumps = pumps(&plan, &id, &init, kept.outputs, &tail)?;
+        let pumps = pumps(&plan, id, &init, kept.outputs, &tail)?;
         let claim = claim(&plan, &init)?;
         let entrance = init.as_ref().map(|live| entrance(live, &plan)).transpose()?.unwrap_or_default();
-        // Its init says so once, and had nobody to say it to. It may have been ended since.
+        // Its init says so once, while no shim listened. It may have been ended since.
         let end = workload_ended(&plan).map(End::now);
         let init_lost = plan.record.reused_pid().filter(|_| init.is_none());
         if let Some(why) = &init_lost {
             tracing::warn!(%id, "{why}: what is left in the task's cgroup is ended, and the task counts as ended");
         }
         let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
-        let task = Task::with(id.clone(), plan, TaskHandles::new(init, claim, tail, cgroup));
-        {
-            let mut handles = task.handles.borrow_mut();
-            (handles.init_watch, handles.pumps) = (kept.watch.map(Rc::new), Some(Rc::new(pumps)));
-            handles.entrance = entrance;
-        }
-        task.facts.change(|facts| {
-            facts.go_on_from(frozen);
-            (facts.end, facts.init_lost) = (end, init_lost);
-        });
-        let task = Rc::new(task);
-        self.tasks.borrow_mut().insert(id, task.clone());
-        Ok(task)
+        let facts = TaskFacts { end, init_lost, events: events.unwrap_or_default(), ..plan.record.facts(frozen) };
+        let handles = TaskHandles {
+            init_watch: kept.watch.map(Rc::new),
+            pumps: Some(Rc::new(pumps)),
+            entrance,
+            ..TaskHandles::new(init, claim, tail, cgroup)
+        };
+        Ok(Found { plan, facts, handles })
     }
 
-    /// Supervises the task from here on.
-    fn go_on_with(self: &Rc<Self>, task: &Rc<Task>) {
-        self.take_over_execs(task);
-        self.see_off(task);
-        if !task.is_live() || task.handles.borrow().init.is_none() {
-            return;
-        }
-        self.watch_oom_of_unit(task);
-        self.take_over_exec_groups(task);
+    /// Notes what a launch would have noted, of a task that runs: what of it is due, and what it was counted at.
+    fn note_what_is_due(&self, task: &Task) {
+        self.note_kills_before(task);
+        self.note_exec_groups(task);
         if task.status() != Status::Stopping {
-            self.begin_timeout(task);
+            task.note_timeout();
         }
-        self.begin_checks(task);
+        task.note_checks();
         self.forget_throttling(task);
-        match self.open_watch(task) {
-            Ok(watch) => self.begin_watch(task, watch),
-            Err(error) => tracing::error!(%error, "a task that was taken over is not watched"),
-        }
-        self.settle(task.id.clone());
+        task.note_settling();
     }
 }
 
@@ -306,8 +308,8 @@ fn live_inits(members: &[Folder]) -> Result<Vec<i32>> {
     Ok(inits.iter().map(|init| init.pid).collect())
 }
 
-/// Whether another shim could not take the task over either. What a description lacks may be there again: a file of the
-/// image, or a descriptor to open it by.
+/// Whether any other shim would fail too. A file or a descriptor that is missing may be there again, so that such errors
+/// are not final.
 fn is_final(error: &Error) -> bool {
     matches!(error.kind(), Kind::WrongState | Kind::Damaged | Kind::NotFound)
 }
@@ -343,8 +345,8 @@ async fn members_lock(folder: &Folder) -> Result<Lock> {
 /// How long an init may take from the order to start until it executes a program: hooks of an image may run meanwhile.
 const EXECUTES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Whether the program of a task was started whose shim died while it was launched. An init without an order to start
-/// it ends by itself; any other has told so.
+/// Whether the program of a task was started whose shim died while it was launched. An init that never got the order ends
+/// by itself; one that did has marked the room for the report first.
 ///
 /// # Errors
 /// `Timeout` when the init neither ends nor executes anything.
@@ -433,7 +435,7 @@ fn pumps(
     let said = [&description.output.stdout, &description.output.stderr];
     let targets: Vec<Target> = said.into_iter().zip(&plan.record.foreground).map(target).collect();
     let names = ["stdout", "stderr"];
-    // An init that has ended keeps none; the shim before may still have had a rest of it.
+    // An init that has ended keeps none; the shim before may have left bytes that it had not read.
     let outputs = outputs.into_iter().chain([None, None]);
     let outputs = outputs.zip(names).zip(&targets).zip(logs).zip(0..);
     let kept = outputs.filter_map(|((((read, name), target), log), index)| {

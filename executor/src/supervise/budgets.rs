@@ -40,11 +40,11 @@ impl Supervisor {
     /// Applies `change` to the members' shares, computes the joint limits and puts them into effect: all, or none.
     pub(super) async fn budget(&self, sandbox: &Rc<Sandbox>, change: impl FnOnce(&mut Shares)) -> Result<()> {
         let _turn = sandbox.budgeting.lock().await;
-        let mut shares = sandbox.facts.look(|facts| facts.shares.clone());
+        let mut shares = sandbox.facts.read(|facts| facts.shares.clone());
         change(&mut shares);
-        let (class, joint) = sandbox.facts.look(|facts| self.joint(&facts.record.sandbox, &shares))?;
+        let (class, joint) = sandbox.facts.read(|facts| self.joint(&facts.record.sandbox, &shares))?;
         self.enforce(sandbox, &shares, joint).await?;
-        sandbox.facts.change(|facts| (facts.class, facts.shares) = (class, shares));
+        sandbox.facts.update(|facts| (facts.class, facts.shares) = (class, shares));
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl Supervisor {
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().filter(|task| task.is_live()).cloned().collect();
         let member = |task: Rc<Task>| {
             let resources = task.spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-            let share = task.facts.look(|facts| share(&task.id, facts.record.description()?, resources))?;
+            let share = task.facts.read(|facts| share(&task.id, facts.record.description()?, resources))?;
             Ok((task.id.clone(), share))
         };
         let members = tasks.into_iter().map(member).collect::<Result<Shares>>()?;
@@ -81,7 +81,7 @@ impl Supervisor {
         let left = self.budget(sandbox, |shares| drop(shares.remove(id))).await;
         if let Err(error) = left {
             tracing::error!(%error, "the joint limits still count a member that has gone");
-            sandbox.facts.change(|facts| {
+            sandbox.facts.update(|facts| {
                 facts.shares.remove(id);
                 facts.joint.notes.push(format!("the joint limits still count {id}, which has gone: {error}"));
             });
@@ -100,18 +100,18 @@ impl Supervisor {
     ) -> Result<Vec<String>> {
         let mut share = share(id, task, Some(resources))?;
         let _turn = sandbox.budgeting.lock().await;
-        let (mut shares, before) = sandbox.facts.look(|facts| (facts.shares.clone(), facts.joint.clone()));
+        let (mut shares, before) = sandbox.facts.read(|facts| (facts.shares.clone(), facts.joint.clone()));
         share.notes = notes.or(shares.get(id).map(|share| share.notes.clone())).unwrap_or_default();
         shares.insert(id.clone(), share);
-        let (class, after) = sandbox.facts.look(|facts| self.joint(&facts.record.sandbox, &shares))?;
+        let (class, after) = sandbox.facts.read(|facts| self.joint(&facts.record.sandbox, &shares))?;
         self.enforce(sandbox, &shares, before.with_room_for(&after)).await?;
         let said = new_notes(&before, &after);
         let changed = act().await;
-        let as_before = || (sandbox.facts.look(|facts| facts.shares.clone()), before);
+        let as_before = || (sandbox.facts.read(|facts| facts.shares.clone()), before);
         let (shares, joint) = if changed.is_ok() { (shares, after) } else { as_before() };
         let settled = self.enforce(sandbox, &shares, joint).await;
         if changed.is_ok() {
-            sandbox.facts.change(|facts| (facts.class, facts.shares) = (class, shares));
+            sandbox.facts.update(|facts| (facts.class, facts.shares) = (class, shares));
         }
         changed.and(settled).map(|()| said)
     }
@@ -120,11 +120,11 @@ impl Supervisor {
     pub async fn update_sandbox(&self, update: &Update) -> Result<()> {
         let sandbox = self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))?;
         let _turn = sandbox.budgeting.lock().await;
-        let shares = sandbox.facts.look(|facts| facts.shares.clone());
-        let changed = sandbox.facts.look(|facts| sandbox::changed(&facts.record, update))?.sandbox;
+        let shares = sandbox.facts.read(|facts| facts.shares.clone());
+        let changed = sandbox.facts.read(|facts| sandbox::changed(&facts.record, update))?.sandbox;
         let (class, joint) = self.joint(&changed, &shares)?;
         self.enforce(&sandbox, &shares, joint).await?;
-        sandbox.facts.change(|facts| (facts.class, facts.record.sandbox) = (class, changed));
+        sandbox.facts.update(|facts| (facts.class, facts.record.sandbox) = (class, changed));
         sandbox.keep_record()
     }
 
@@ -143,7 +143,7 @@ impl Supervisor {
 
     /// Writes those limits of `joint` that are not in effect yet: all of them, or none.
     async fn enforce(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<()> {
-        let mode = sandbox.facts.look(|facts| facts.record.sandbox.cgroup);
+        let mode = sandbox.facts.read(|facts| facts.record.sandbox.cgroup);
         let (joint, unenforced) = match mode {
             Enforcement::Off => (joint, Vec::new()),
             Enforcement::Required => {
@@ -156,7 +156,7 @@ impl Supervisor {
                 Err(error) => return Err(error),
             },
         };
-        let other = sandbox.facts.change(|facts| {
+        let other = sandbox.facts.update(|facts| {
             for note in new_notes(&facts.joint, &joint) {
                 tracing::warn!("{note}");
             }
@@ -172,7 +172,7 @@ impl Supervisor {
     /// Writes each kind of limit separately. Returns the limits that are then in effect, and a message for each
     /// that this host does not support.
     async fn write_apart(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<(Joint, Vec<String>)> {
-        let before = sandbox.facts.look(|facts| facts.joint.clone());
+        let before = sandbox.facts.read(|facts| facts.joint.clone());
         let pages = before.hugepages.keys().chain(joint.hugepages.keys()).copied().collect::<Vec<u64>>();
         let with_page = |now: &Joint, size: u64| {
             let mut with = now.clone();
@@ -189,27 +189,27 @@ impl Supervisor {
         let pages = pages.into_iter().map(|size| Box::new(move |now: &Joint| with_page(now, size)) as Step<'_>);
         let mut unenforced = Vec::new();
         for step in kinds.chain(pages).collect::<Vec<_>>() {
-            let with = sandbox.facts.look(|facts| step(&facts.joint));
+            let with = sandbox.facts.read(|facts| step(&facts.joint));
             match self.write(sandbox, shares, &with).await {
-                Ok(()) => sandbox.facts.change(|facts| facts.joint = with),
+                Ok(()) => sandbox.facts.update(|facts| facts.joint = with),
                 Err(error) if error.kind() == Kind::Unsupported => unenforced.push(error.message().to_owned()),
                 Err(error) => {
                     if let Err(left) = self.write(sandbox, shares, &before).await {
                         tracing::error!(error = %left, "joint limits could not be put back");
                     }
-                    sandbox.facts.change(|facts| facts.joint = before);
+                    sandbox.facts.update(|facts| facts.joint = before);
                     return Err(error);
                 }
             }
         }
-        let now = sandbox.facts.look(|facts| facts.joint.clone());
+        let now = sandbox.facts.read(|facts| facts.joint.clone());
         Ok((Joint { notes: joint.notes, ..now }, unenforced))
     }
 
     /// Writes the limits of `joint` that differ from those in effect.
     async fn write(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: &Joint) -> Result<()> {
         let worker = {
-            let (facts, handles) = (sandbox.facts.look(Clone::clone), sandbox.handles.borrow());
+            let (facts, handles) = (sandbox.facts.read(Clone::clone), sandbox.handles.borrow());
             let gone = || Error::new(Kind::WrongState, format!("sandbox {} is being removed", sandbox.id()));
             let cgroup = handles.cgroup.as_ref().ok_or_else(gone)?;
             let before = &facts.joint;
@@ -256,7 +256,8 @@ impl Supervisor {
 
 /// How long a member that has gone may keep its CPU time and its time for realtime scheduling: the kernel of v1 gives
 /// those back up to some grace periods of RCU later, refuses less for the sandbox until then, and reports it to nobody.
-const GIVEN_BACK: Duration = Duration::from_secs(1);
+/// After a kill for lack of memory that is two seconds more, as long as its reaper of memory waits (`OOM_REAPER_DELAY`).
+const GIVEN_BACK: Duration = Duration::from_secs(4);
 
 /// Repeats a change that takes away what a member that has just gone had. Blocks: for workers.
 fn patiently(change: impl Fn() -> Result<()>) -> Result<()> {
@@ -266,7 +267,7 @@ fn patiently(change: impl Fn() -> Result<()>) -> Result<()> {
             Err(_) if begun.elapsed() < GIVEN_BACK => std::thread::sleep(wait),
             done => return done,
         }
-        wait *= 2;
+        wait = (2 * wait).min(Duration::from_millis(100));
     }
 }
 

@@ -44,7 +44,7 @@ impl Supervisor {
         self.notice_thaw(&task);
         // If the checkpoint ends the task, the end is reported afterwards.
         let _turn = task.turns.checkpointing.lock().await;
-        let life = task.facts.look(|facts| facts.life);
+        let life = task.facts.read(|facts| facts.life);
         let status = if life.is_reaped() { Status::Exited } else { life.status() };
         let (Status::Running | Status::Paused, Some(pid)) = (status, task.pid()) else {
             let message = format!("task {id} is {}: only a running or paused one can be checkpointed", status.as_str());
@@ -57,7 +57,7 @@ impl Supervisor {
         })?;
         let is_paused = matches!(status, Status::Paused);
         let frozen = if is_paused { task.with_cgroup(|cgroup| self.layout.freezer_folder(cgroup))? } else { None };
-        let setting = task.facts.look(|facts| facts.particulars.criu.clone());
+        let setting = task.facts.read(|facts| facts.particulars.criu.clone());
         let criu = setting.find()?;
         let outside = checkpoint::outside(pid, &task.spec, wanted).map_err(|error| match has_ended(pid) {
             // The kernel has not told us yet.

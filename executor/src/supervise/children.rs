@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 use bowline_error::{Doing, Kind, Result};
-use bowline_sys::{self as sys, Ended};
+use bowline_sys as sys;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -120,7 +120,9 @@ impl Children {
     pub fn sweep(&self) {
         loop {
             match sys::reap() {
-                Ok(Some((pid, ended))) => self.ended(pid, ended),
+                Ok(Some(sys::Reaped { pid, ended, cpu_usec })) => {
+                    self.ended(pid, End { cpu_usec: Some(cpu_usec), ..End::now(ended) });
+                }
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!(%error, "cannot reap");
@@ -130,8 +132,7 @@ impl Children {
         }
     }
 
-    fn ended(&self, pid: i32, ended: Ended) {
-        let end = End::now(ended);
+    fn ended(&self, pid: i32, end: End) {
         match self.claimed.borrow_mut().remove(&pid) {
             // The caller that waited may have given up.
             Some(claim) => claim.reaped(end),
@@ -143,6 +144,8 @@ impl Children {
 
 #[cfg(test)]
 mod tests {
+    use bowline_sys::Ended;
+
     use super::*;
 
     fn how(claim: &Claim) -> Option<Ended> {
@@ -153,7 +156,7 @@ mod tests {
     fn an_end_that_comes_before_its_claim_is_kept() {
         let children = Children::default();
         let expecting = children.expect();
-        children.ended(7, Ended::Exited(3));
+        children.ended(7, End::now(Ended::Exited(3)));
         assert_eq!(how(&expecting.claim(7)), Some(Ended::Exited(3)));
     }
 
@@ -161,11 +164,11 @@ mod tests {
     fn the_end_of_an_earlier_process_of_the_same_pid_is_not_taken_for_ours() {
         let children = Children::default();
         let first = children.expect();
-        children.ended(7, Ended::Exited(1));
+        children.ended(7, End::now(Ended::Exited(1)));
         let second = children.expect();
         let end = second.claim(7);
         assert!(end.is_unreaped(), "7 had ended before the second began");
-        children.ended(7, Ended::Exited(2));
+        children.ended(7, End::now(Ended::Exited(2)));
         assert_eq!(how(&end), Some(Ended::Exited(2)));
         drop(first);
     }
@@ -176,12 +179,12 @@ mod tests {
         let expecting = children.expect();
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
         let pid = child.id().cast_signed();
-        children.ended(pid, Ended::Exited(0));
+        children.ended(pid, End::now(Ended::Exited(0)));
         let end = expecting.claim(pid);
         assert!(end.is_unreaped(), "the child lives");
         drop(child.stdin.take());
         child.wait().expect("ours");
-        children.ended(pid, Ended::Exited(3));
+        children.ended(pid, End::now(Ended::Exited(3)));
         assert_eq!(how(&end), Some(Ended::Exited(3)));
     }
 
@@ -189,11 +192,11 @@ mod tests {
     fn what_nobody_can_ask_for_any_more_is_forgotten() {
         let children = Children::default();
         let first = children.expect();
-        children.ended(7, Ended::Exited(0));
+        children.ended(7, End::now(Ended::Exited(0)));
         let second = children.expect();
         drop(first);
         assert!(children.unclaimed.borrow().is_empty());
-        children.ended(8, Ended::Exited(0));
+        children.ended(8, End::now(Ended::Exited(0)));
         drop(second);
         assert!(children.unclaimed.borrow().is_empty());
     }

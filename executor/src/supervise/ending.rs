@@ -24,9 +24,9 @@ use crate::{waits, worker};
 impl Task {
     /// Takes the task through its end, from init's exit to the last byte of output. Its `life` says how far it has
     /// come.
-    pub async fn see_off(self: Rc<Self>, supervisor: Rc<Supervisor>) {
+    pub async fn run_to_end(self: Rc<Self>, supervisor: Rc<Supervisor>) {
         loop {
-            let (life, steps) = self.facts.look(|facts| (facts.life, facts.steps));
+            let (life, steps) = self.facts.read(|facts| (facts.life, facts.steps));
             match life {
                 Life::Exited => self.make_report(&supervisor).await,
                 Life::ReportMade => self.put_report(&supervisor).await,
@@ -39,12 +39,12 @@ impl Task {
                 | Life::Stopping(_)
                 | Life::Killing(_) => {
                     let end = self.program_ended().await;
-                    self.facts.change(|facts| facts.end = Some(end));
-                    self.comes_to(&supervisor, Trigger::Reaped);
+                    self.facts.update(|facts| facts.end = Some(end));
+                    self.end_by(&supervisor, Trigger::Reaped);
                 }
                 Life::Undoing | Life::Undone | Life::Over | Life::Removing | Life::Removed => return,
             }
-            if self.facts.look(|facts| facts.steps == steps) {
+            if self.facts.read(|facts| facts.steps == steps) {
                 return tracing::error!(id = %self.id, ?life, "a task's end does not go on");
             }
         }
@@ -59,12 +59,12 @@ impl Task {
         // systemd removes an empty scope, and with it the counts of its cgroup.
         if let Some(mut counted) = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup)) {
             counted.oom_kills = counted.oom_kills.or_else(|| self.kills_by_slice(&supervisor.layout));
-            self.facts.change(|facts| {
+            self.facts.update(|facts| {
                 let earlier = facts.counted.take().unwrap_or_default();
                 facts.counted = Some(counted.or(earlier));
             });
         }
-        self.comes_to(supervisor, Trigger::Exited);
+        self.end_by(supervisor, Trigger::Exited);
         self.handles.borrow_mut().init.take();
     }
 
@@ -83,13 +83,13 @@ impl Task {
         }
         supervisor.tell_execs(self).await;
         let report = self.report(supervisor);
-        self.facts.change(|facts| facts.report = Some(report));
-        self.comes_to(supervisor, Trigger::ReportMade);
+        self.facts.update(|facts| facts.report = Some(report));
+        self.end_by(supervisor, Trigger::ReportMade);
     }
 
     /// Writes the report, then reports the exit.
     async fn put_report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
-        let Some(mut report) = self.facts.look(|facts| facts.report.clone()) else { return };
+        let Some(mut report) = self.facts.read(|facts| facts.report.clone()) else { return };
         match self.keep(&report).await {
             Ok(put) => supervisor.tell_written(self, &report, put),
             Err(error) => {
@@ -98,17 +98,17 @@ impl Task {
             }
         }
         supervisor.tell_exit(self, &report);
-        self.facts.change(|facts| facts.report = Some(report));
-        self.comes_to(supervisor, Trigger::ExitPublished);
+        self.facts.update(|facts| facts.report = Some(report));
+        self.end_by(supervisor, Trigger::ExitPublished);
         // Waiting callers get their answer first.
         tokio::task::yield_now().await;
     }
 
     /// Removes what is left of the task, and waits until the rest of its output is written.
     async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
-        if self.facts.look(|facts| facts.cgroups == Cgroups::InUse) {
+        if self.facts.read(|facts| facts.cgroups == Cgroups::InUse) {
             self.keep_stats(supervisor);
-            self.facts.note(|facts| facts.cgroups = Cgroups::Removing);
+            self.facts.update_silently(|facts| facts.cgroups = Cgroups::Removing);
             let removal = self.clone().remove_cgroups(supervisor.clone());
             waits::work("the removal of cgroups", Some(self.id.clone()), removal);
         }
@@ -121,7 +121,7 @@ impl Task {
         let (task, supervisor) = (self.clone(), supervisor.clone());
         waits::work("the last of its end", Some(task.id.clone()), async move {
             supervisor.forget_member(&task).await;
-            task.comes_to(&supervisor, Trigger::Done);
+            task.end_by(&supervisor, Trigger::Done);
             supervisor.release();
         });
     }
@@ -134,14 +134,14 @@ impl Task {
         }
         let Ok(mut stats) = supervisor.stats(&self.id) else { return };
         // systemd may have removed the cgroup, and the counts with it.
-        let counted = self.facts.look(|facts| facts.counted.as_ref().and_then(|counted| counted.oom_kills));
+        let counted = self.facts.read(|facts| facts.counted.as_ref().and_then(|counted| counted.oom_kills));
         stats.memory.oom_kills = stats.memory.oom_kills.max(counted);
         self.handles.borrow_mut().last_stats = Some(Box::new(stats));
     }
 
     /// Undoes the task's network, removes its cgroup and, after the last task, the shim's own.
     async fn remove_cgroups(self: Rc<Self>, supervisor: Rc<Supervisor>) {
-        connection::give_up(self.folder.path(), &self.facts.look(|facts| facts.record.network())).await;
+        connection::give_up(self.folder.path(), &self.facts.read(|facts| facts.record.network())).await;
         drop(std::mem::take(&mut self.handles.borrow_mut().shared));
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
@@ -151,12 +151,12 @@ impl Task {
         if !supervisor.any_lives() && supervisor.sandbox().is_none() {
             drop(supervisor.overhead.leave(&supervisor.layout).await);
         }
-        self.facts.change(|facts| facts.cgroups = Cgroups::Removed);
+        self.facts.update(|facts| facts.cgroups = Cgroups::Removed);
     }
 
     /// Applies a trigger of the task's end. A failure is only logged.
-    fn comes_to(self: &Rc<Self>, supervisor: &Rc<Supervisor>, step: Trigger) {
-        if let Err(error) = self.happen(&supervisor.layout, step) {
+    fn end_by(self: &Rc<Self>, supervisor: &Rc<Supervisor>, step: Trigger) {
+        if let Err(error) = self.apply(&supervisor.layout, step) {
             tracing::error!(%error, id = %self.id, "a step of a task's end has no place");
         }
     }
@@ -170,7 +170,7 @@ impl Task {
             let written = self.folder.write_exit(reserve, report);
             written.or_else(|_| spare_fd::lend(|| self.folder.write_exit(reserve, report)))?
         };
-        if put == Put::Placed && self.facts.look(|facts| facts.record.durable) {
+        if put == Put::Placed && self.facts.read(|facts| facts.record.durable) {
             self.sync().await?;
         }
         self.handles.borrow_mut().reserve.take();
@@ -179,7 +179,7 @@ impl Task {
 
     /// Makes the records of a durable task survive a power loss.
     pub(super) async fn sync(&self) -> Result<()> {
-        let sandbox = self.facts.look(|facts| facts.record.sandbox.clone());
+        let sandbox = self.facts.read(|facts| facts.record.sandbox.clone());
         worker::run("the task's records", || self.folder.sync(sandbox.as_ref())).await
     }
 
@@ -189,14 +189,14 @@ impl Task {
         let Some(report) = self.unwritten().map(|report| ExitReport { unwritten: None, ..report }) else { return };
         let mut wait = Duration::from_millis(20);
         loop {
-            self.facts.note(|facts| facts.step_due = None);
+            self.facts.update_silently(|facts| facts.step_due = None);
             tokio::select! {
-                () = self.step_due(wait).come() => {}
+                () = self.step_due(wait).sleep() => {}
                 () = self.facts.until_it(|facts| facts.fetched) => return,
             }
             if let Ok(put) = self.keep(&report).await {
                 supervisor.tell_written(self, &report, put);
-                self.facts.change(|facts| facts.report = Some(report));
+                self.facts.update(|facts| facts.report = Some(report));
                 return;
             }
             wait = (wait * 2).min(Duration::from_secs(1));
@@ -207,14 +207,14 @@ impl Task {
     ///
     /// # Errors
     /// `Internal` while its exit report cannot be written.
-    pub async fn seen_off(&self) -> Result<()> {
+    pub async fn ended(&self) -> Result<()> {
         let why = |facts: &TaskFacts| facts.report.as_ref().and_then(|report| report.unwritten.clone());
-        let seen_off = |facts: &TaskFacts| match (facts.life.is_over(), why(facts)) {
+        let is_over = |facts: &TaskFacts| match (facts.life.is_over(), why(facts)) {
             (true, _) => Some(Ok(())),
             (false, Some(why)) => Some(Err(why)),
             (false, None) => None,
         };
-        self.facts.until(seen_off).await.map_err(|why| {
+        self.facts.until(is_over).await.map_err(|why| {
             let what = format!("the exit report of {} is not written yet: {why}", self.id);
             Error::new(Kind::Internal, what).hint("its shim tries again until the disk takes it")
         })
@@ -222,7 +222,7 @@ impl Task {
 
     /// Whether init got a SIGKILL that the shim has not sent.
     fn is_killed_by_others(&self) -> bool {
-        self.facts.look(|facts| {
+        self.facts.read(|facts| {
             let killed = facts.end.is_some_and(|end| end.ended == Ended::Signaled(libc::SIGKILL));
             killed && !facts.history.sent.contains(&libc::SIGKILL)
         })
@@ -231,9 +231,9 @@ impl Task {
     fn report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> ExitReport {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
-        let mut last = last.or(self.facts.look(|facts| facts.counted.clone()).unwrap_or_default());
+        let mut last = last.or(self.facts.read(|facts| facts.counted.clone()).unwrap_or_default());
         // Kills that were reported have happened, even where nothing counts them any more.
-        let (told, limit_met) = self.facts.look(|facts| (facts.history.oom_kills, facts.history.limit_met));
+        let (told, limit_met) = self.facts.read(|facts| (facts.history.oom_kills, facts.history.limit_met));
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);
         // A cgroup that had run out of memory has gone before its kill was counted.
@@ -243,9 +243,10 @@ impl Task {
         supervisor.tell_oom(self, last.oom_kills);
         let output_tail = String::from_utf8_lossy(&self.handles.borrow().tail.borrow().to_vec()).into_owned();
         let output_dropped_bytes = self.output_dropped();
-        self.facts.look(|facts| {
+        let reaped = self.handles.borrow().claim.end();
+        self.facts.read(|facts| {
             // Init was reaped, perhaps before the shim learned that its program was executed.
-            let End { ended, at } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
+            let End { ended, at, .. } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
             let exited_at = facts.record.started_at.map_or(at, |started_at| at.max(started_at));
             let by_shim = |signal| facts.history.sent.contains(&signal);
             let signal = match ended {
@@ -279,7 +280,8 @@ impl Task {
                 oom_cgroup: oom.cgroup(&record.cgroup),
                 started_at: record.started_at,
                 exited_at,
-                cpu_usec: last.cpu_usec,
+                // Where the cgroup has gone before its processes: what init has waited for.
+                cpu_usec: last.cpu_usec.or(reaped.and_then(|end| end.cpu_usec)),
                 memory_peak_bytes: last.memory_peak_bytes,
                 memory_limit_bytes: last.memory_limit_bytes,
                 memory_limit_hits: last.memory_limit_hits,
@@ -308,10 +310,10 @@ impl Task {
     /// Undoes a launch that failed after the clone. Returns the error that says why.
     pub async fn undo(self: &Rc<Self>, supervisor: &Rc<Supervisor>, error: Error) -> Error {
         // This also thaws the task: a frozen process does not die.
-        self.comes_to(supervisor, Trigger::Failed);
+        self.end_by(supervisor, Trigger::Failed);
         let claim = self.handles.borrow().claim.clone();
         claim.ended().await;
-        self.comes_to(supervisor, Trigger::Reaped);
+        self.end_by(supervisor, Trigger::Reaped);
         self.handles.borrow_mut().init.take();
         self.kill_rest(&supervisor.layout).await;
         let cgroup = self.handles.borrow_mut().cgroup.take();

@@ -46,18 +46,25 @@ const STRAGGLING: Duration = Duration::from_secs(1);
 impl Supervisor {
     /// Writes an event of a task to the journal, unless the task's end is reported already.
     pub(super) fn tell(&self, task: &Task, event: Event) {
-        if task.facts.look(|facts| facts.life.is_report_made()) {
+        if task.facts.read(|facts| facts.life.is_report_made()) {
             return;
         }
-        if let Some(journal) = &self.journal {
-            let entry = task.entry(Timestamp::now(), event);
-            journal.borrow_mut().append(&mut [entry]);
+        self.write_events(task, [(Timestamp::now(), event)]);
+    }
+
+    /// Writes events of a task to the journal at once, with the next numbers.
+    fn write_events<const N: usize>(&self, task: &Task, events: [(Timestamp, Event); N]) {
+        let Some(journal) = &self.journal else { return };
+        let mut entries = events.map(|(time, event)| task.entry(time, event));
+        journal.borrow_mut().append(&mut entries);
+        if let Some(slots) = &task.handles.borrow().exec_slots {
+            slots.keep_events(task.facts.read(|facts| facts.events));
         }
     }
 
     /// Reports an event to the manager, if one receives events, unless the task's end is reported already.
     pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> ManagerEvent) {
-        if let Some(sink) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_report_made()))
+        if let Some(sink) = self.config.tell.as_ref().filter(|_| !task.facts.read(|facts| facts.life.is_report_made()))
         {
             sink.tell(&task.id, what());
         }
@@ -73,17 +80,13 @@ impl Supervisor {
 
     /// Reports that a task was launched, in one write. Nothing is written about a launch that failed.
     pub(super) fn tell_launched(&self, task: &Task) {
-        let Some(journal) = &self.journal else { return };
-        let entries = {
-            let (created_at, started_at, pid) = task.facts.look(|facts| {
-                let record = &facts.record;
-                (record.created_at, record.started_at.unwrap_or(record.created_at), record.pid.unwrap_or_default())
-            });
-            let args = task.spec.process().as_ref().and_then(|process| process.args().as_ref());
-            let command = shortened(args.into_iter().flatten());
-            [task.entry(created_at, Event::Created { command }), task.entry(started_at, Event::Started { pid })]
-        };
-        journal.borrow_mut().append(&mut { entries });
+        let (created_at, started_at, pid) = task.facts.read(|facts| {
+            let record = &facts.record;
+            (record.created_at, record.started_at.unwrap_or(record.created_at), record.pid.unwrap_or_default())
+        });
+        let args = task.spec.process().as_ref().and_then(|process| process.args().as_ref());
+        let command = shortened(args.into_iter().flatten());
+        self.write_events(task, [(created_at, Event::Created { command }), (started_at, Event::Started { pid })]);
     }
 
     /// Reports that a command which a caller asked for was run.
@@ -114,16 +117,15 @@ impl Supervisor {
     /// once the report is written, so that neither contradicts the other. If no caller wants the report any more,
     /// the caller that removed the task has reported the end.
     pub(super) fn tell_written(&self, task: &Task, report: &ExitReport, put: Put) {
-        if let (Some(journal), Put::Placed) = (&self.journal, put) {
-            let entry = task.entry(Timestamp::now(), Event::of_exit(report));
-            journal.borrow_mut().append(&mut [entry]);
+        if let Put::Placed = put {
+            self.write_events(task, [(Timestamp::now(), Event::of_exit(report))]);
         }
     }
 
     /// Reports the task's end to the manager.
     pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
         if let Some(sink) = &self.config.tell {
-            let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
+            let pid = task.facts.read(|facts| facts.record.pid).unwrap_or_default();
             sink.tell(&task.id, ManagerEvent::Exited { pid, report: Box::new(report.clone()) });
         }
     }
@@ -131,14 +133,14 @@ impl Supervisor {
     /// Reports that the kernel has killed processes for lack of memory since the last call. `None` if it has not;
     /// else whether init was the last that it killed.
     pub(super) fn tell_oom(&self, task: &Task, kills: Option<u64>) -> Option<bool> {
-        let kills = kills.filter(|kills| *kills > task.facts.look(|facts| facts.history.oom_kills))?;
+        let kills = kills.filter(|kills| *kills > task.facts.read(|facts| facts.history.oom_kills))?;
         let met = task.with_unit(|cgroup| stats::last(&self.layout, cgroup).own_limit_met).flatten();
-        task.facts.change(|facts| {
+        task.facts.update(|facts| {
             facts.history.oom_kills = kills;
             facts.history.limit_met = met.or(facts.history.limit_met);
         });
         task.read_kernel_log();
-        let (last, init) = task.facts.note(|TaskFacts { record, named_kills, .. }| {
+        let (last, init) = task.facts.update_silently(|TaskFacts { record, named_kills, .. }| {
             let last = named_kills.take_last();
             let init = last.as_ref().map(|last| Some(last.pid) == record.program_pid());
             (last, init)
@@ -165,11 +167,19 @@ impl Supervisor {
     /// Begins that at once for a task in a systemd unit: when the task has ended, systemd may have removed the cgroup that
     /// counts its kills. For others it begins when the shim settles.
     pub(super) fn watch_oom_of_unit(self: &Rc<Self>, task: &Rc<Task>) {
-        if task.facts.look(|facts| facts.record.unit.is_some()) {
+        if task.facts.read(|facts| facts.record.unit.is_some()) {
+            self.note_kills_before(task);
+            self.watch_oom(task);
+        }
+    }
+
+    /// Notes what a task's slice has counted that its cgroup has not.
+    pub(super) fn note_kills_before(&self, task: &Task) {
+        if task.facts.read(|facts| facts.record.unit.is_some()) {
             let own = task.with_cgroup(|cgroup| self.layout.oom_kills_now(cgroup)).ok().flatten();
             let all = task.kills_in_slice(&self.layout);
-            task.facts.note(|facts| facts.kills_before = all.zip(own).map(|(all, own)| all.saturating_sub(own)));
-            self.watch_oom(task);
+            task.facts
+                .update_silently(|facts| facts.kills_before = all.zip(own).map(|(all, own)| all.saturating_sub(own)));
         }
     }
 
@@ -177,11 +187,11 @@ impl Supervisor {
         // Report what was killed before the watch began.
         self.oom_found(task, watch);
         loop {
-            while let Some(look) = task.facts.look(|facts| facts.oom_looks.front().copied()) {
-                look.come().await;
-                task.facts.note(|facts| facts.oom_looks.pop_front());
+            while let Some(look) = task.facts.read(|facts| facts.oom_looks.front().copied()) {
+                look.sleep().await;
+                task.facts.update_silently(|facts| facts.oom_looks.pop_front());
                 if !task.is_live() || self.oom_found(task, watch) {
-                    task.facts.note(|facts| facts.oom_looks.clear());
+                    task.facts.update_silently(|facts| facts.oom_looks.clear());
                 }
             }
             if !watch.changed().await {
@@ -191,7 +201,7 @@ impl Supervisor {
                 *moment = moment.after(*wait);
                 Some(*moment)
             };
-            task.facts.note(|facts| {
+            task.facts.update_silently(|facts| {
                 let in_unit = facts.record.unit.is_some();
                 let waits = if in_unit { COUNTED_IN_UNIT_AFTER } else { COUNTED_AFTER };
                 facts.oom_looks = waits.iter().scan(Moment::now(), after).collect();
@@ -203,14 +213,14 @@ impl Supervisor {
     /// were any kills.
     fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
         if let Some(now) = task.with_unit(|cgroup| stats::last(&self.layout, cgroup)) {
-            task.facts.note(|facts| {
+            task.facts.update_silently(|facts| {
                 let earlier = facts.counted.take().unwrap_or_default();
                 facts.counted = Some(now.of_memory().or(earlier));
             });
         }
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
-            let kills = task.facts.look(|facts| facts.history.oom_kills);
+            let kills = task.facts.read(|facts| facts.history.oom_kills);
             self.act(task, Finding::Oom { kills }, action);
         }
         true
@@ -220,20 +230,21 @@ impl Supervisor {
 impl Task {
     /// The action that the task's watch asks for when processes were killed for lack of memory.
     fn oom_action(&self) -> Option<WatchAction> {
-        self.facts.look(|facts| facts.record.task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action))
+        self.facts.read(|facts| facts.record.task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action))
     }
 
     /// Reads which processes the kernel has killed for lack of memory.
     pub(super) fn read_kernel_log(&self) {
         if let Some(log) = &self.handles.borrow().kernel_log {
-            self.facts.note(|TaskFacts { record, named_kills, .. }| log.read_into(named_kills, &record.cgroup));
+            self.facts
+                .update_silently(|TaskFacts { record, named_kills, .. }| log.read_into(named_kills, &record.cgroup));
         }
     }
 
     /// The OOM kills in the slice that was made for the task's sandbox: it outlives the scopes in it, and counts what
     /// they had. `None` for a slice of others, and of a sandbox with several members.
     fn kills_in_slice(&self, layout: &Layout) -> Option<u64> {
-        let slice = self.facts.look(|facts| {
+        let slice = self.facts.read(|facts| {
             let unit = facts.record.unit.as_ref().filter(|unit| unit.own_slice && facts.record.sandbox.is_none())?;
             Some(slice_path(&unit.slice))
         })?;
@@ -242,13 +253,13 @@ impl Task {
 
     /// The task's OOM kills, where its own cgroup has gone with its counts.
     pub(super) fn kills_by_slice(&self, layout: &Layout) -> Option<u64> {
-        let before = self.facts.look(|facts| facts.kills_before)?;
+        let before = self.facts.read(|facts| facts.kills_before)?;
         self.kills_in_slice(layout)?.checked_sub(before)
     }
 
     /// Makes the task's next journal entry, with the next number.
     fn entry(&self, time: Timestamp, event: Event) -> Entry {
-        let seq = self.facts.change(|facts| {
+        let seq = self.facts.update(|facts| {
             facts.events += 1;
             facts.events
         });

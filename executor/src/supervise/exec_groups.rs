@@ -22,7 +22,7 @@ impl Supervisor {
     pub(super) fn exec_group(&self, task: &Task, deadline: Moment) -> Option<Rc<ExecGroup>> {
         let group = self.free_exec_group(task)?;
         // For the shim that takes the task over, should this one die.
-        if task.facts.look(|facts| facts.record.outlives_shim())
+        if task.facts.read(|facts| facts.record.outlives_shim())
             && let Err(error) = group.note(Some(deadline.number()))
         {
             tracing::warn!(%error, "an exec's deadline ends with its shim");
@@ -33,9 +33,9 @@ impl Supervisor {
     fn new_exec_group(&self, task: &Task) -> Option<Rc<ExecGroup>> {
         // The oldest leftover cgroup may be empty by now. One is tried for each cgroup that is created, so that
         // there are never many more of them than daemons.
-        let oldest = task.facts.change(|facts| facts.exec_groups_left.pop_front());
+        let oldest = task.facts.update(|facts| facts.exec_groups_left.pop_front());
         oldest.into_iter().for_each(|number| self.remove_group(task, number));
-        let number = task.facts.change(|facts| {
+        let number = task.facts.update(|facts| {
             facts.exec_groups_made += 1;
             facts.exec_groups_made
         });
@@ -52,13 +52,13 @@ impl Supervisor {
         let group = task.handles.borrow_mut().execs.get_mut(&number).and_then(|exec| exec.group.take());
         let Some(group) = group else { return };
         let is_killed = |exec: &ExecFacts| exec.killed_at.is_some() && !exec.all_dead;
-        let is_killed = task.facts.look(|facts| facts.execs.get(&number).is_some_and(is_killed));
+        let is_killed = task.facts.read(|facts| facts.execs.get(&number).is_some_and(is_killed));
         if is_killed || !group.is_empty() {
             // What an exec that has ended in time leaves behind has no deadline.
             if let (false, Err(error)) = (is_killed, group.note(None)) {
                 tracing::warn!(%error, "what an exec has left may be killed at its deadline");
             }
-            task.facts.change(|facts| facts.exec_groups_left.push_back(group.number()));
+            task.facts.update(|facts| facts.exec_groups_left.push_back(group.number()));
             return;
         }
         self.keep_empty_group(task, group);
@@ -68,7 +68,7 @@ impl Supervisor {
     pub(super) fn give_back_group(&self, task: &Task, group: Rc<ExecGroup>) {
         match group.is_empty() {
             true => self.keep_empty_group(task, group),
-            false => task.facts.change(|facts| facts.exec_groups_left.push_back(group.number())),
+            false => task.facts.update(|facts| facts.exec_groups_left.push_back(group.number())),
         }
     }
 
@@ -79,12 +79,11 @@ impl Supervisor {
         }
     }
 
-    /// Takes over the cgroups of execs that a shim before this one has made: each exec that runs keeps its deadline.
-    pub(super) fn take_over_exec_groups(self: &Rc<Self>, task: &Rc<Task>) {
+    /// Notes the cgroups of execs that a shim before this one has made.
+    pub(super) fn note_exec_groups(&self, task: &Task) {
         let names = task.with_cgroup(|cgroup| self.layout.names_below(cgroup)).unwrap_or_default();
         let last = names.iter().filter_map(|name| group_number(name)).max();
-        task.facts.change(|facts| facts.exec_groups_made = last.unwrap_or_default());
-        self.go_on_with_exec_groups(task);
+        task.facts.update(|facts| facts.exec_groups_made = last.unwrap_or_default());
     }
 
     /// Goes on with the deadlines of those that an earlier shim has made, which belong to no exec that this one knows.
@@ -93,7 +92,7 @@ impl Supervisor {
         let known = |number: &u64| {
             let is_execs = |facts: &TaskFacts| facts.execs.values().any(|exec| exec.group == Some(*number));
             spare == Some(*number)
-                || task.facts.look(|facts| is_execs(facts) || facts.exec_groups_left.contains(number))
+                || task.facts.read(|facts| is_execs(facts) || facts.exec_groups_left.contains(number))
         };
         let names = task.with_cgroup(|cgroup| self.layout.names_below(cgroup)).unwrap_or_default();
         let numbers: Vec<u64> = names.iter().filter_map(|name| group_number(name)).filter(|n| !known(n)).collect();
@@ -114,7 +113,7 @@ impl Supervisor {
     pub(super) fn remove_group(&self, task: &Task, number: u64) {
         // If the task's cgroup is gone, so is the exec's.
         if !task.with_cgroup(|c| self.layout.remove_exec_group(c, &group_name(number))).unwrap_or(true) {
-            task.facts.change(|facts| facts.exec_groups_left.push_back(number));
+            task.facts.update(|facts| facts.exec_groups_left.push_back(number));
         }
     }
 }

@@ -27,7 +27,7 @@ impl Supervisor {
     /// Kills the exec with that name, as [`Self::kill_exec`].
     pub async fn kill_exec_named(self: &Rc<Self>, id: &TaskId, name: &str) -> Result<()> {
         let task = self.task(id)?;
-        let number = task.facts.look(|facts| facts.exec_named(name)).ok_or_else(|| task.exec_has_exited(name))?;
+        let number = task.facts.read(|facts| facts.exec_named(name)).ok_or_else(|| task.exec_has_exited(name))?;
         self.kill_exec(&task, number).await;
         Ok(())
     }
@@ -38,7 +38,7 @@ impl Supervisor {
     pub(super) async fn kill_exec(self: &Rc<Self>, task: &Rc<Task>, number: u64) -> Killed {
         // An exec without a process has started nothing.
         let Some((claim, in_group)) = task.exec_claim(number) else { return Killed::Cgroup };
-        let killed_at = task.facts.look(|facts| facts.execs.get(&number).and_then(|exec| exec.killed_at));
+        let killed_at = task.facts.read(|facts| facts.execs.get(&number).and_then(|exec| exec.killed_at));
         let since = killed_at.unwrap_or_else(|| self.begin_killing(task, number, claim, in_group));
         let dead = task.facts.until_it(|facts| facts.execs.get(&number).is_none_or(|exec| exec.all_dead));
         let _ = tokio::time::timeout(since.after(DYING).to_come(), dead).await;
@@ -48,7 +48,7 @@ impl Supervisor {
     /// Starts killing an exec and whatever it started, until nothing is left. Returns the time when that began.
     fn begin_killing(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool) -> Moment {
         let since = Moment::now();
-        task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
+        task.facts.update(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
         self.kill_on(task, number, claim, in_group, since);
         since
     }
@@ -64,7 +64,7 @@ impl Supervisor {
             async move {
                 let dead = killing.to_the_last(&supervisor, &task);
                 if tokio::time::timeout(since.after(KILLED_ON).to_come(), dead).await.is_ok() {
-                    task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.all_dead = true));
+                    task.facts.update(|facts| facts.execs.get_mut(&number).map(|exec| exec.all_dead = true));
                 }
             }
         });

@@ -57,7 +57,7 @@ impl Task {
 
     /// Whether the task's configuration is made from a description, rather than a bundle's.
     fn is_described(&self) -> bool {
-        self.facts.look(|facts| facts.record.description().is_ok_and(|task| task.bundle.is_none()))
+        self.facts.read(|facts| facts.record.description().is_ok_and(|task| task.bundle.is_none()))
     }
 
     /// Completes a process that the manager describes with init's settings for whatever it leaves out, so that the
@@ -99,13 +99,13 @@ impl Task {
 
     /// The user and group that own an exec's streams on the host.
     pub(super) fn owner_of_streams(&self, process: &Process) -> Owner {
-        self.facts.look(|facts| owner(&self.spec, Some(process), &facts.particulars))
+        self.facts.read(|facts| owner(&self.spec, Some(process), &facts.particulars))
     }
 
     /// Whether the request or the task's description sets HOME, for whoever the user is.
     fn says_home(&self, request: &Exec) -> bool {
         let described = |facts: &TaskFacts| facts.record.description().is_ok_and(|task| task.env.contains_key("HOME"));
-        request.env.iter().any(|variable| variable.starts_with("HOME=")) || self.facts.look(described)
+        request.env.iter().any(|variable| variable.starts_with("HOME=")) || self.facts.read(described)
     }
 
     /// Makes `user` the process's. Returns that user's home.

@@ -8,7 +8,7 @@ use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_sys::proc_stat::{self, ProcStat};
-use bowline_sys::{self as sys, Ended};
+use bowline_sys::{self as sys, Ended, SharedPid};
 use jiff::Timestamp;
 use oci_spec::runtime::Process;
 
@@ -63,7 +63,7 @@ impl Supervisor {
     pub async fn exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<BegunExec> {
         let task = self.task(id)?;
         let number = self.begin_counted(&task, request, AskedBy::Caller(request.command.clone())).await?;
-        self.see_exec_off(&task, number);
+        self.run_exec_to_end(&task, number);
         Ok(BegunExec { task, number })
     }
 
@@ -71,17 +71,17 @@ impl Supervisor {
     pub async fn start_exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<Launched> {
         let task = self.task(id)?;
         let number = self.begin_counted(&task, request, AskedBy::Manager).await?;
-        let pid = task.facts.look(|facts| facts.execs.get(&number)?.pid).unwrap_or_default();
+        let pid = task.facts.read(|facts| facts.execs.get(&number)?.pid).unwrap_or_default();
         let name = request.name.clone().unwrap_or_default();
         self.tell_of_exec(&task, ManagerEvent::ExecStarted { name, pid });
-        self.see_exec_off(&task, number);
+        self.run_exec_to_end(&task, number);
         Ok(Launched { pid, notes: Vec::new() })
     }
 
     /// Starts a health check, which reports only by its outcome.
     pub(super) async fn exec_check(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<u64> {
         let number = self.begin_exec(task, request, AskedBy::Check).await?;
-        self.see_exec_off(task, number);
+        self.run_exec_to_end(task, number);
         Ok(number)
     }
 
@@ -91,7 +91,7 @@ impl Supervisor {
         let begun = self.begin_exec(task, request, by).await;
         let executed =
             |facts: &TaskFacts, number| facts.execs.get(number).is_some_and(|exec| exec.life == Life::Running);
-        task.facts.change(|facts| match &begun {
+        task.facts.update(|facts| match &begun {
             Ok(number) if executed(facts, number) => facts.exec_starts.count(asked.elapsed()),
             Ok(_) | Err(_) => facts.exec_starts.count_failed(),
         });
@@ -102,7 +102,7 @@ impl Supervisor {
     async fn begin_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, by: AskedBy) -> Result<u64> {
         let id = &task.id;
         self.notice_thaw(task);
-        let life = task.facts.look(|facts| facts.life);
+        let life = task.facts.read(|facts| facts.life);
         if life.is_reaped() {
             return Err(gone(task));
         }
@@ -116,11 +116,12 @@ impl Supervisor {
         let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
         let (oom_kills_before, unnamed_kills_before) = self.oom_kills_by_now(task);
         // Before anything is waited for: a signal, or the end of its caller, may come at once.
-        let number = task.facts.change(|facts| {
+        let number = task.facts.update(|facts| {
             let group = group.as_ref().map(|group| group.number());
             facts.keep_exec(ExecFacts {
                 by,
                 name: request.name.clone(),
+                cloned_between: Some([SinceBoot::now(), SinceBoot::NOT_YET]),
                 ends_with_caller: request.ends_with_caller,
                 deadline,
                 group,
@@ -146,7 +147,6 @@ impl Supervisor {
         let logging = self.start_logger(request.logger.as_ref()).await?;
         let targets = logging.as_ref().map(Logging::targets);
         let (stdio, wiring, tails) = wire(request, targets, task.owner_of_streams(process))?;
-        let before_it = SinceBoot::now();
         let expecting = self.children.expect();
         let (mut report, pid, in_group) = match self.clone_exec(task, process, &stdio, number).await {
             // The exec has no process that could be killed.
@@ -161,7 +161,7 @@ impl Supervisor {
         drop(stdio);
         let claim = expecting.claim(pid);
         drop(expecting);
-        let deadline = task.exec_is_cloned(number, &claim, before_it, tails, in_group);
+        let deadline = task.exec_is_cloned(number, &claim, tails, in_group);
         if !task.is_live() {
             // The task's end may have looked for execs before this one existed.
             self.kill_exec(task, number).await;
@@ -199,12 +199,12 @@ impl Supervisor {
     }
 
     /// Follows an exec in the background until it ends or its deadline kills it.
-    pub(super) fn see_exec_off(self: &Rc<Self>, task: &Rc<Task>, number: u64) {
+    pub(super) fn run_exec_to_end(self: &Rc<Self>, task: &Rc<Task>, number: u64) {
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || {
             let (supervisor, task) = (supervisor.clone(), task.clone());
             async move {
-                while let Some(life) = task.facts.look(|facts| facts.execs.get(&number).map(|exec| exec.life)) {
+                while let Some(life) = task.facts.read(|facts| facts.execs.get(&number).map(|exec| exec.life)) {
                     match life {
                         Life::Running => {
                             tokio::select! {
@@ -231,19 +231,19 @@ impl Supervisor {
             let unknown = ExecEnd::Exited(128 + libc::SIGKILL);
             return task.exec_has_ended(number, Some(unknown), Timestamp::now());
         };
-        let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
+        let deadline = task.facts.read(|facts| facts.execs.get(&number)?.deadline);
         match before(deadline, claim.ended()).await {
             Some(end) => {
                 let signal = if let Ended::Signaled(signal) = end.ended { Some(signal) } else { None };
                 let oom_killed = signal == Some(libc::SIGKILL) && self.is_oom_killed(task, number);
-                task.facts.note(|facts| {
+                task.facts.update_silently(|facts| {
                     let Some(exec) = facts.execs.get_mut(&number) else { return };
                     (exec.signal, exec.oom_killed) = (signal, oom_killed);
                 });
                 let known = Some(ExecEnd::Exited(end.ended.code())).filter(|_| end.ended != Ended::Unknown);
                 task.exec_has_ended(number, known, end.at);
             }
-            None => task.exec_comes_to(number, Trigger::Deadline),
+            None => task.apply_to_exec(number, Trigger::Deadline),
         }
     }
 
@@ -252,20 +252,20 @@ impl Supervisor {
     fn oom_kills_by_now(&self, task: &Task) -> (u64, u64) {
         let (reported, is_counting) = task
             .facts
-            .look(|facts| (facts.history.oom_kills, facts.settles_at.is_some() || !facts.oom_looks.is_empty()));
+            .read(|facts| (facts.history.oom_kills, facts.settles_at.is_some() || !facts.oom_looks.is_empty()));
         let count = |cgroup: &Cgroup| self.layout.oom_kills_now(cgroup);
         let counted = is_counting.then(|| task.with_cgroup(count).ok()).flatten().flatten();
         let kills = counted.unwrap_or_default().max(reported);
         if is_counting {
             task.read_kernel_log();
         }
-        (kills, task.facts.look(|facts| facts.named_kills.unnamed(kills)))
+        (kills, task.facts.read(|facts| facts.named_kills.unnamed(kills)))
     }
 
     /// Whether the kernel has killed an exec for lack of memory: SIGKILL has ended it, which neither the shim has sent nor
     /// the end of the task's init, and the kernel has counted a kill that its log does not say to be another's.
     fn is_oom_killed(&self, task: &Task, number: u64) -> bool {
-        let by_shim = task.facts.look(|facts| {
+        let by_shim = task.facts.read(|facts| {
             let killed = facts.execs.get(&number).is_none_or(|exec| exec.killed_at.is_some());
             killed || !facts.life.runs()
         });
@@ -278,7 +278,7 @@ impl Supervisor {
         }
         let kills = task.with_cgroup(|cgroup| self.layout.oom_kills_now(cgroup)).ok().flatten().unwrap_or_default();
         task.read_kernel_log();
-        task.facts.look(|facts| {
+        task.facts.read(|facts| {
             facts.execs.get(&number).is_some_and(|exec| {
                 kills > exec.oom_kills_before && facts.named_kills.may_be(exec.pid, kills, exec.unnamed_kills_before)
             })
@@ -293,8 +293,8 @@ impl Supervisor {
             pumps.finish().await;
         }
         self.give_back(task, number);
-        let Some(exec) = task.facts.look(|facts| facts.execs.get(&number).cloned()) else { return };
-        task.exec_comes_to(number, Trigger::ExitPublished);
+        let Some(exec) = task.facts.read(|facts| facts.execs.get(&number).cloned()) else { return };
+        task.apply_to_exec(number, Trigger::ExitPublished);
         match &exec.by {
             // That of an earlier shim counts no more.
             AskedBy::Check if exec.unwanted => task.forget_exec(number),
@@ -369,7 +369,7 @@ async fn clone_into(
         let filter = task.filter.as_ref();
         let Task { id, spec, namespaces, .. } = task;
         let (id, bundle) = (id.as_str(), &*task.bundle());
-        let keeps_keyring = task.facts.look(|facts| facts.particulars.keeps_keyring);
+        let keeps_keyring = task.facts.read(|facts| facts.particulars.keeps_keyring);
         let exec = exec_launch::Exec {
             process,
             id,
@@ -384,9 +384,10 @@ async fn clone_into(
             init,
             keeps_keyring,
         };
-        exec.clone_exec()?
+        let slots = handles.exec_slots.as_ref();
+        exec.clone_exec(slots.map_or_else(SharedPid::new, |slots| slots.pid_of(number)))?
     };
-    let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
+    let deadline = task.facts.read(|facts| facts.execs.get(&number)?.deadline);
     let give_up = async {
         // Without a deadline, wait until the task has ended.
         before(deadline, task.facts.until_it(|facts| facts.life.is_reaped())).await;
@@ -451,41 +452,34 @@ fn connect(wiring: Wiring, request: &Exec) -> Result<Pumps> {
 impl Task {
     /// Whether the exec's deadline has passed.
     fn exec_is_late(&self, number: u64) -> bool {
-        let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
+        let deadline = self.facts.read(|facts| facts.execs.get(&number)?.deadline);
         deadline.is_some_and(|deadline| deadline <= Moment::now())
     }
 
     /// Records that the exec's program was executed, or that its deadline passed before.
     fn exec_begins(&self, number: u64, trigger: Trigger) {
-        self.facts.change(|facts| {
+        self.facts.update(|facts| {
             if let Some(exec) = facts.execs.get_mut(&number) {
-                exec.life.on(trigger);
+                exec.life.apply(trigger);
                 exec.started_at = Some(Timestamp::now());
             }
         });
         self.keep_exec(number);
     }
 
-    fn exec_comes_to(&self, number: u64, trigger: Trigger) {
-        self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(trigger)));
+    fn apply_to_exec(&self, number: u64, trigger: Trigger) {
+        self.facts.update(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.apply(trigger)));
     }
 
     /// Records that an exec was cloned, and keeps the claim that reports its end. Returns its deadline.
-    fn exec_is_cloned(
-        &self,
-        number: u64,
-        claim: &Claim,
-        before_it: SinceBoot,
-        tails: Vec<Tail>,
-        in_group: bool,
-    ) -> Option<Moment> {
+    fn exec_is_cloned(&self, number: u64, claim: &Claim, tails: Vec<Tail>, in_group: bool) -> Option<Moment> {
         if let Some(handles) = self.handles.borrow_mut().execs.get_mut(&number) {
             (handles.claim, handles.tails) = (Some(claim.clone()), tails);
         }
-        let deadline = self.facts.change(|facts| {
+        let deadline = self.facts.update(|facts| {
             let exec = facts.execs.get_mut(&number)?;
             (exec.pid, exec.in_group) = (Some(claim.pid), in_group);
-            exec.cloned_between = Some([before_it, SinceBoot::now()]);
+            exec.cloned_between = exec.cloned_between.map(|[from, _]| [from, SinceBoot::now()]);
             exec.deadline
         });
         self.keep_exec(number);
@@ -495,7 +489,7 @@ impl Task {
     /// Keeps what is known of an exec for a shim that comes after this one's death.
     pub(super) fn keep_exec(&self, number: u64) {
         if let Some(slots) = &mut self.handles.borrow_mut().exec_slots {
-            self.facts.look(|facts| facts.execs.get(&number).map(|exec| slots.keep(number, exec)));
+            self.facts.read(|facts| facts.execs.get(&number).map(|exec| slots.keep(number, exec)));
         }
     }
 
@@ -509,15 +503,15 @@ impl Task {
     /// The claim that reports an exec's end, and whether the exec is in its own cgroup.
     pub(super) fn exec_claim(&self, number: u64) -> Option<(Claim, bool)> {
         let claim = self.handles.borrow().execs.get(&number)?.claim.clone()?;
-        self.facts.look(|facts| Some((claim, facts.execs.get(&number)?.in_group)))
+        self.facts.read(|facts| Some((claim, facts.execs.get(&number)?.in_group)))
     }
 
     /// Records that an exec was reaped or is no longer waited for: it takes no more signals and no more
     /// attachments.
     fn exec_has_ended(&self, number: u64, end: Option<ExecEnd>, exited_at: Timestamp) {
-        self.facts.change(|facts| {
+        self.facts.update(|facts| {
             let Some(exec) = facts.execs.get_mut(&number) else { return };
-            exec.life.on(Trigger::Ended);
+            exec.life.apply(Trigger::Ended);
             // An exec may be reaped before the shim learns that its program was executed.
             let exited_at = exec.started_at.map_or(exited_at, |started_at| exited_at.max(started_at));
             (exec.pid, exec.end, exec.exited_at) = (None, end, Some(exited_at));
@@ -526,7 +520,7 @@ impl Task {
 
     /// Keeps by which event the end of an exec is told next: whoever finds that event does not tell it again.
     fn exec_is_told(&self, number: u64) {
-        self.facts.note(|facts| {
+        self.facts.update_silently(|facts| {
             let next = facts.events + 1;
             facts.execs.get_mut(&number).map(|exec| exec.told_as = Some(next))
         });
@@ -566,7 +560,7 @@ impl Task {
 
     /// Notes that the caller of an exec no longer waits for its end.
     fn exec_is_unwanted(&self, number: u64) {
-        let told = self.facts.change(|facts| {
+        let told = self.facts.update(|facts| {
             let exec = facts.execs.get_mut(&number)?;
             exec.unwanted = true;
             Some(exec.life == Life::ExitPublished)
@@ -584,7 +578,7 @@ impl Task {
         handles.lingering.extend(pumps.filter(|pumps| !pumps.are_flushed()));
         drop(handles);
         self.let_go_of_exec(number);
-        self.facts.change(|facts| facts.execs.remove(&number));
+        self.facts.update(|facts| facts.execs.remove(&number));
     }
 
     /// Opens the null device for an exec's streams that lead nowhere. Each exec gets a new one from a tree that the

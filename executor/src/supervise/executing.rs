@@ -29,16 +29,26 @@ impl Task {
     /// # Errors
     /// `WrongState` where somebody has ended the task meanwhile; why the program is not executed.
     pub(super) async fn execute(&self, held: Held) -> Result<()> {
-        if self.facts.look(|facts| facts.life != Life::Created) {
-            return Err(Error::new(Kind::WrongState, format!("task {} was killed before it was started", self.id)));
+        if self.facts.read(|facts| facts.life != Life::Created) {
+            return Err(self.killed_before_start());
         }
         self.ordered.set(true);
         held.start().await
     }
 
+    /// The error of a launch whose init somebody has killed through this shim.
+    pub(super) fn was_killed(&self) -> Option<Error> {
+        let was = self.facts.read(|facts| facts.history.sent.contains(&libc::SIGKILL));
+        was.then(|| self.killed_before_start())
+    }
+
+    fn killed_before_start(&self) -> Error {
+        Error::new(Kind::WrongState, format!("task {} was killed before it was started", self.id))
+    }
+
     /// Whether the program may run, and nobody knows.
     fn is_executing(&self) -> bool {
-        self.ordered.get() && self.facts.look(|facts| facts.life == Life::Created)
+        self.ordered.get() && self.facts.read(|facts| facts.life == Life::Created)
     }
 
     /// Returns once that is known, or at this moment.
@@ -53,12 +63,12 @@ impl Supervisor {
     pub(super) fn stop_executed(self: &Rc<Self>, task: &Rc<Task>, plan: StopPlan, now: Moment) -> Result<()> {
         let is_frozen = || task.with_cgroup(|cgroup| self.layout.is_frozen(cgroup)).unwrap_or_default();
         if plan.kills_at_once(now) || !task.is_executing() || is_frozen() {
-            return task.happen(&self.layout, Trigger::Stop(plan, now));
+            return task.apply(&self.layout, Trigger::Stop(plan, now));
         }
         let (supervisor, task) = (self.clone(), task.clone());
         waits::work("a stop of what is being executed", Some(task.id.clone()), async move {
             task.executed(plan.kill_at).await;
-            if let Err(error) = task.happen(&supervisor.layout, Trigger::Stop(plan, Moment::now())) {
+            if let Err(error) = task.apply(&supervisor.layout, Trigger::Stop(plan, Moment::now())) {
                 tracing::error!(%error, id = %task.id, "cannot stop a task");
             }
             supervisor.remember(&task);

@@ -1,7 +1,7 @@
 //! All tasks of a shim, handed over to the program that is executed in its place, and taken over there.
 //!
 //! ```text
-//!   at rest ─► facts, descriptors by number ─► execve ─► handles from both ─► waits from facts
+//!   at rest ─► facts, descriptors by number ─► execve ─► handles from both ─► `takeover`
 //! ```
 //!
 //! The program goes on as the parent of all children, with the same descriptors. Only cgroups are opened again, by the
@@ -25,6 +25,7 @@ use super::pause_slot::LivePauseProcess;
 use super::sandbox::Sandbox;
 use super::shim_cgroup::{self, Overhead};
 use super::supervisor::{Config, Leave, Supervisor};
+use super::takeover::Found;
 use super::task::Task;
 use super::{adoption, exec_groups};
 use crate::claim::{Claim, End};
@@ -32,12 +33,11 @@ use crate::clock::Moment;
 use crate::cloning::Live;
 use crate::entrance::{self, Entrance};
 use crate::events;
-use crate::facts::{Cgroups, ExecFacts, SandboxFacts, ShimFacts, TaskFacts};
+use crate::facts::{Cgroups, SandboxFacts, ShimFacts, TaskFacts};
 use crate::folder::{Folder, Lock};
 use crate::handover::{Fd, bytes};
 use crate::io::{self, Tail, Taken};
 use crate::launch::{HandedInit, Held};
-use crate::lifecycle::task::Life;
 use crate::log::{self, LogFiles};
 use crate::namespaces::Namespaces;
 use crate::rootfs::Additions;
@@ -166,7 +166,7 @@ impl Supervisor {
             end: process.claim.end(),
         });
         Ok(Handed {
-            shim: self.facts.look(Clone::clone),
+            shim: self.facts.read(Clone::clone),
             journal: self.journal.as_ref().map_or_else(Default::default, |journal| journal.borrow().hand_over()),
             overhead: self.overhead.hand_over(),
             files: inheritance::hand_over(),
@@ -188,7 +188,7 @@ impl Supervisor {
         let name = handed.overhead.place(&layout, &names);
         let overhead = Overhead::take(&config.shim_cgroup, name, &config.systemd, &layout, handed.overhead)?;
         let it = Rc::new(Supervisor::with(config, mark, layout, overhead));
-        it.facts.note(|facts| *facts = handed.shim);
+        it.facts.update_silently(|facts| *facts = handed.shim);
         if let Some(journal) = &it.journal {
             journal.borrow_mut().go_on(handed.journal);
         }
@@ -202,13 +202,13 @@ impl Supervisor {
         }
         for (id, task) in handed.tasks {
             let id = TaskId::of_manager(&id).doing(Kind::Damaged, || "a task that was handed over has no id")?;
-            let task = it.take_task(&id, task).map_err(|error| error.within(format_args!("task {id}")))?;
-            let limits = task.facts.look(|facts| facts.record.limits.clone());
+            let found = it.found_in(&id, task).map_err(|error| error.within(format_args!("task {id}")))?;
+            let task = it.take_over_task(id, found);
+            let limits = task.facts.read(|facts| facts.record.limits.clone());
             if !limits.is_empty() {
                 // The program before this one may have taken it over from a shim with other ones.
                 inheritance::go_on_with(&limits);
             }
-            it.tasks.borrow_mut().insert(id, Rc::new(task));
         }
         io::all_releases_taken();
         Ok(it)
@@ -217,56 +217,12 @@ impl Supervisor {
     /// Waits for everything that the program before this one has waited for.
     pub fn go_on_waiting(self: &Rc<Self>) {
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
-        for task in &tasks {
-            self.follow(task);
-            self.go_on_with_execs(task);
-            let (life, settles, times_out, checked) = task.facts.look(|facts| {
-                (facts.life, facts.settles_at.is_some(), facts.times_out_at.is_some(), facts.checks.is_some())
-            });
-            let in_unit = task.with_unit(|_| ()).is_some();
-            if settles {
-                self.settle_in_time(task);
-            }
-            if life.is_reaped() || task.handles.borrow().cgroup.is_none() {
-                continue;
-            }
-            if let Life::Killing(_) = life {
-                task.kill_to_the_last(&self.layout);
-            }
-            // Else that begins when the shim settles, after the start.
-            if in_unit || life != Life::Created && !settles {
-                self.watch_oom(task);
-            }
-            if times_out {
-                self.time_out_on_time(task);
-            }
-            if checked {
-                self.go_on_checking(task);
-            }
-            match self.open_watch(task) {
-                Ok(watch) => self.begin_watch(task, watch),
-                Err(error) => tracing::error!(%error, id = %task.id, "a task is not watched any more"),
-            }
-        }
+        tasks.iter().for_each(|task| self.go_on_with(task));
         if let Some(sandbox) = self.sandbox()
-            && self.facts.look(|facts| facts.life.is_leaving())
+            && self.facts.read(|facts| facts.life.is_leaving())
         {
             self.leave_after_members(sandbox);
         }
-    }
-
-    fn go_on_with_execs(self: &Rc<Self>, task: &Rc<Task>) {
-        let execs: Vec<(u64, ExecFacts)> = task.facts.look(|facts| facts.execs.clone().into_iter().collect());
-        for (number, exec) in execs {
-            self.see_exec_off(task, number);
-            if let (Some(since), false, Some((claim, in_group))) =
-                (exec.killed_at, exec.all_dead, task.exec_claim(number))
-            {
-                self.kill_on(task, number, claim, in_group, since);
-            }
-        }
-        // Those of execs that an earlier shim had begun, whose task this one has adopted.
-        self.go_on_with_exec_groups(task);
     }
 
     /// An exec that the program before this one has begun.
@@ -300,8 +256,9 @@ impl Supervisor {
         }
     }
 
-    fn take_task(&self, id: &TaskId, handed: HandedTask) -> Result<Task> {
-        let HandedTask { facts, spec, filter, folder, owns_folder, init, pumps, tail, execs, exec_group, .. } = handed;
+    fn found_in(&self, id: &TaskId, handed: HandedTask) -> Result<Found> {
+        let HandedTask { mut facts, spec, filter, folder, owns_folder, init, pumps, tail, execs, exec_group, .. } =
+            handed;
         let (live, claim) = self.process(init)?;
         let cgroup = match facts.cgroups {
             Cgroups::InUse => self.cgroup_of(&facts.record)?,
@@ -350,11 +307,12 @@ impl Supervisor {
             namespaces: Namespaces::of(&spec)?,
             spec,
             filter: filter.map(seccomp::Handed::take),
-            record: facts.record.clone(),
-            particulars: facts.particulars.clone(),
+            record: std::mem::take(&mut facts.record),
+            particulars: std::mem::take(&mut facts.particulars),
             folder: Folder::at(folder),
             owns_folder,
             reserve: handed.reserve.map(reserve::Handed::take).transpose()?,
+            exec_slots: None,
             lock: handed.lock.map(Fd::take).transpose()?.map(Lock::from_fd),
             claimed: handed.claimed.map(claimed_uid::Handed::take).transpose()?,
             additions: Additions::default(),
@@ -366,15 +324,7 @@ impl Supervisor {
             (None, Some(live)) => adoption::entrance(live, &plan)?,
             (None, None) => Entrance::default(),
         };
-        let task = Task::with(id.clone(), plan, handles);
-        task.facts.note(|now| *now = facts);
-        if let Some(slots) = &mut task.handles.borrow_mut().exec_slots {
-            slots.take_over();
-        }
-        // A program of before there were slots has kept none.
-        let numbers: Vec<u64> = task.facts.look(|facts| facts.execs.keys().copied().collect());
-        numbers.into_iter().for_each(|number| task.keep_exec(number));
-        Ok(task)
+        Ok(Found { plan, facts, handles })
     }
 
     pub(super) fn open_group(&self, handles: &TaskHandles, number: u64) -> Option<Rc<cgroup::ExecGroup>> {
@@ -388,7 +338,7 @@ impl Task {
         let handles = self.handles.borrow();
         let pidfd = handles.init.as_ref().map(|init| Fd::of(&init.pidfd));
         HandedTask {
-            facts: self.facts.look(Clone::clone),
+            facts: self.facts.read(Clone::clone),
             spec: self.spec.clone(),
             filter: self.filter.as_ref().map(seccomp::Filter::hand_over),
             folder: self.folder.path().to_owned(),
@@ -448,7 +398,7 @@ impl Sandbox {
         HandedSandbox {
             id: self.id.clone(),
             folder: self.folder.path().to_owned(),
-            facts: self.facts.look(Clone::clone),
+            facts: self.facts.read(Clone::clone),
             shared: handles.shared.hand_over(),
             pids: handles.pids.as_ref().map(Fd::of),
         }

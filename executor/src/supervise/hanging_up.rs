@@ -30,7 +30,7 @@ impl Supervisor {
     pub async fn signal_exec_group(&self, id: &TaskId, name: &str, signal: Signal) -> Result<()> {
         let task = self.task(id)?;
         task.until_exec_begins(name).await;
-        let number = task.facts.look(|facts| facts.exec_named(name)).ok_or_else(|| task.exec_has_exited(name))?;
+        let number = task.facts.read(|facts| facts.exec_named(name)).ok_or_else(|| task.exec_has_exited(name))?;
         // Of one that an earlier shim has started, somebody else reaps the end.
         let held = |pid: &i32| match task.handles.borrow().execs.get(&number).and_then(|exec| exec.pidfd.as_ref()) {
             Some(pidfd) => sys::pid_of(pidfd.as_fd()) == Some(*pid),
@@ -52,17 +52,17 @@ impl Supervisor {
 
     /// Hangs up on an exec whose caller has died.
     pub(super) fn hang_up(self: &Rc<Self>, task: &Rc<Task>, number: u64) {
-        task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.ends_with_caller = false));
+        task.facts.update(|facts| facts.execs.get_mut(&number).map(|exec| exec.ends_with_caller = false));
         let Some((claim, in_group)) = task.exec_claim(number) else { return };
         let (_, grace) = task.stop_defaults();
-        let due = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
+        let due = task.facts.read(|facts| facts.execs.get(&number)?.deadline);
         let due = due.into_iter().chain([Moment::now().after(grace)]).min();
         let group = match in_group {
             true => task.handles.borrow_mut().execs.get_mut(&number).and_then(|exec| exec.group.take()),
             false => self.gather(task, &claim),
         };
         let gathered = group.is_some();
-        task.facts.change(|facts| {
+        task.facts.update(|facts| {
             let Some(exec) = facts.execs.get_mut(&number) else { return };
             if gathered {
                 // The cgroup is killed then, whether the exec has ended by itself or not.
@@ -119,8 +119,8 @@ impl Supervisor {
 impl Task {
     /// Lets the exec with that name run on when its caller goes.
     pub fn detach_exec(&self, name: &str) -> Result<()> {
-        let number = self.facts.look(|facts| facts.exec_named(name)).ok_or_else(|| self.exec_has_exited(name))?;
-        self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.ends_with_caller = false));
+        let number = self.facts.read(|facts| facts.exec_named(name)).ok_or_else(|| self.exec_has_exited(name))?;
+        self.facts.update(|facts| facts.execs.get_mut(&number).map(|exec| exec.ends_with_caller = false));
         Ok(())
     }
 

@@ -35,22 +35,15 @@ use crate::request::{Exec, ExecOutcome};
 use crate::waits;
 
 impl Supervisor {
-    /// Starts a task's health checks, if its description has any. A task that an earlier shim has launched keeps what its
-    /// checks have found, and its start period is counted from its start.
+    /// Starts a task's health checks, if its description has any.
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
-        task.facts.change(|facts| {
-            if facts.record.task.as_ref().is_some_and(|task| task.healthcheck.is_some()) {
-                facts.history.health.get_or_insert_default();
-                let begun = Moment::now().before(has_run(facts));
-                facts.checks = Some(Checks { begun, due: None, under_way: None });
-            }
-        });
+        task.note_checks();
         self.go_on_checking(task);
     }
 
     /// Checks a task from where its facts are.
     pub(super) fn go_on_checking(self: &Rc<Self>, task: &Rc<Task>) {
-        let rules = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.healthcheck.clone()));
+        let rules = task.facts.read(|facts| facts.record.task.as_ref().and_then(|task| task.healthcheck.clone()));
         let Some(rules) = rules else { return };
         let (supervisor, task, rules) = (self.clone(), task.clone(), Rc::new(rules));
         waits::begin(move || {
@@ -61,7 +54,7 @@ impl Supervisor {
 
     async fn check(self: &Rc<Self>, task: &Rc<Task>, rules: &Healthcheck) {
         loop {
-            let checks = task.facts.look(|facts| facts.checks.clone());
+            let checks = task.facts.read(|facts| facts.checks.clone());
             let Some(Checks { begun, under_way, .. }) = checks else { return };
             if under_way.is_some() {
                 let (check, under_way) = task.checked().await;
@@ -71,26 +64,29 @@ impl Supervisor {
             let in_start_period = || Moment::now() < begun.after(rules.start_period());
             let slow = task.health_status() != HealthStatus::Starting || !in_start_period();
             let wait = if slow { rules.interval() } else { rules.start_interval() };
-            if !task.runs_for(wait, |facts| facts.checks.as_mut().map(|checks| &mut checks.due)).await {
+            if !self.runs_for(task, wait, |facts| facts.checks.as_mut().map(|checks| &mut checks.due)).await {
                 return;
+            }
+            if self.is_held(task) {
+                continue;
             }
             self.begin_check(task, rules, in_start_period());
         }
     }
 
-    /// Counts a check, unless the task was stopped or paused meanwhile.
+    /// Counts a check, unless the task was stopped, paused or frozen by somebody else meanwhile.
     fn checked(self: &Rc<Self>, task: &Rc<Task>, check: Check, under_way: &UnderWay, rules: &Healthcheck) {
         page_release::left();
-        let steps = task.facts.look(|facts| facts.steps);
+        let steps = task.facts.read(|facts| facts.steps);
         let runs_on = task.status() == lifecycle::Status::Running && steps == under_way.steps;
-        if runs_on && (check.succeeded() || !task.init_ends()) {
+        if runs_on && (check.succeeded() || !(task.init_ends() || self.is_held(task))) {
             self.learn(task, check, rules, under_way.in_start_period);
         }
     }
 
     /// Starts a check and notes it as under way.
     fn begin_check(self: &Rc<Self>, task: &Rc<Task>, rules: &Healthcheck, in_start_period: bool) {
-        task.facts.change(|facts| {
+        task.facts.update(|facts| {
             let steps = facts.steps;
             let under_way = UnderWay { started_at: Timestamp::now(), steps, in_start_period, exec: None, failed: None };
             if let Some(checks) = &mut facts.checks {
@@ -106,7 +102,7 @@ impl Supervisor {
         let (supervisor, task) = (self.clone(), task.clone());
         waits::work("the beginning of a health check", Some(task.id.clone()), async move {
             let begun = supervisor.exec_check(&task, &exec).await;
-            task.facts.change(|facts| {
+            task.facts.update(|facts| {
                 let under_way = facts.checks.as_mut().and_then(|checks| checks.under_way.as_mut());
                 if let Some(under_way) = under_way {
                     match begun {
@@ -125,7 +121,7 @@ impl Supervisor {
             health.learn(check, rules.retries(), in_start_period);
             (before, health.status, health.failing_streak)
         };
-        let ((before, streak_before), now, failing_streak) = task.facts.change(learn);
+        let ((before, streak_before), now, failing_streak) = task.facts.update(learn);
         if now != before {
             self.tell(task, Event::Health { status: now, failing_streak });
         }
@@ -163,8 +159,20 @@ fn thread_ends(folder: &Path) -> Option<bool> {
 }
 
 impl Task {
+    /// Notes that its checks begin, if its description has any. A task that an earlier shim has launched keeps what its
+    /// checks have found, and its start period is counted from its start.
+    pub(super) fn note_checks(&self) {
+        self.facts.update(|facts| {
+            if facts.record.task.as_ref().is_some_and(|task| task.healthcheck.is_some()) {
+                facts.history.health.get_or_insert_default();
+                let begun = Moment::now().before(has_run(facts));
+                facts.checks = Some(Checks { begun, due: None, under_way: None });
+            }
+        });
+    }
+
     fn health_status(&self) -> HealthStatus {
-        self.facts.look(|facts| facts.history.health.as_ref().map(|health| health.status)).unwrap_or_default()
+        self.facts.read(|facts| facts.history.health.as_ref().map(|health| health.status)).unwrap_or_default()
     }
 
     /// Whether init is ending: it exits, was killed, or has just been reaped.
@@ -185,7 +193,7 @@ impl Task {
             Some(number) => self.exec_outcome(number).await.map_err(|error| error.message().to_owned()),
             None => Err(under_way.failed.clone().unwrap_or_default()),
         };
-        self.facts.change(|facts| facts.checks.as_mut().map(|checks| checks.under_way = None));
+        self.facts.update(|facts| facts.checks.as_mut().map(|checks| checks.under_way = None));
         (check_of(outcome, under_way.started_at), under_way)
     }
 }

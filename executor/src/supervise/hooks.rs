@@ -16,7 +16,7 @@ use crate::waits;
 impl Task {
     /// The folder of the task's configuration.
     pub(super) fn bundle(&self) -> PathBuf {
-        self.facts.look(|facts| facts.record.bundle().unwrap_or(self.folder.path()).to_owned())
+        self.facts.read(|facts| facts.record.bundle().unwrap_or(self.folder.path()).to_owned())
     }
 
     fn has_hooks(&self, point: Point) -> bool {
@@ -84,7 +84,7 @@ impl Supervisor {
         if let Err(error) = task.run_hooks(Point::Poststop, None, std::future::pending(), failed).await {
             tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
         }
-        if task.facts.change(|facts| facts.record.poststop.take()).is_some() {
+        if task.facts.update(|facts| facts.record.poststop.take()).is_some() {
             self.keep_record(task);
         }
     }
@@ -108,7 +108,7 @@ impl Supervisor {
             loop {
                 let until = task.asked_to_end.until(|until| *until).await;
                 tokio::select! {
-                    () = until.come() => return,
+                    () = until.sleep() => return,
                     () = task.asked_to_end.until_it(|now| now.is_some_and(|now| now < until)) => {}
                 }
             }
@@ -119,7 +119,7 @@ impl Supervisor {
             () = patience_is_over => {
                 tracing::warn!(id = %task.id, "the poststop hooks go on after the task");
                 // The record goes with the folder, and may be of a later task when the hooks have ended.
-                task.facts.change(|facts| facts.record.poststop = None);
+                task.facts.update(|facts| facts.record.poststop = None);
                 if task.folder.is_locked_by_us() {
                     task.folder.remove_held();
                 }

@@ -6,6 +6,7 @@ use bowline_error::Error;
 use oci_spec::runtime::Spec;
 
 use crate::claimed_uid::ClaimedUid;
+use crate::exec_slots::ExecSlots;
 use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, Record};
 use crate::namespaces::Namespaces;
@@ -25,6 +26,8 @@ pub struct LaunchPlan {
     pub folder: Folder,
     /// Space reserved in `folder` for the exit report.
     pub reserve: Option<Reserve>,
+    /// What a later shim must know of the task's execs, in `folder` too.
+    pub exec_slots: Option<ExecSlots>,
     /// Whether the executor has made `folder`, and removes it with the task.
     pub owns_folder: bool,
     /// The lock of `folder`, where that is not the executor's own.

@@ -15,11 +15,13 @@ use oci_spec::runtime::{Process, Spec};
 use super::children::Expecting;
 use super::connection;
 use super::launch_plan::LaunchPlan;
+use super::nesting;
 use super::supervisor::{Leave, Supervisor, leaving_now};
 use super::task::Task;
 use super::units::remove_cgroup;
 use super::units::{self, Placeholder};
 use crate::cloning::Live;
+use crate::exec_slots::ExecSlots;
 use crate::facts::{Particulars, SandboxFacts};
 use crate::folder::Record;
 use crate::init_program::{InitProgram, InitWatch};
@@ -53,7 +55,7 @@ impl Supervisor {
         // A member that came before its sandbox was made is not the last.
         let waits_for_sandbox = || outcome.is_err() && self.config.folder.is_sandbox();
         if self.config.leave == Leave::WithLastTask && !self.has_sandbox() && !waits_for_sandbox() {
-            self.happen(shim::Trigger::Last);
+            self.apply(shim::Trigger::Last);
         }
         if outcome.is_ok() {
             self.settle(id);
@@ -71,13 +73,13 @@ impl Supervisor {
         act: impl AsyncFnOnce(&Rc<Self>, Launch) -> Result<Launched> + 'static,
     ) -> Result<Launched> {
         let id = launch.id.clone();
-        if !self.facts.change(|facts| facts.launching.insert(id.clone())) {
+        if !self.facts.update(|facts| facts.launching.insert(id.clone())) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} is being launched already")));
         }
         self.hold();
         let launching = async move |it: &Rc<Self>, id: &TaskId| {
             let launched = act(it, launch).await;
-            it.facts.change(|facts| facts.launching.remove(id));
+            it.facts.update(|facts| facts.launching.remove(id));
             it.release();
             launched
         };
@@ -98,7 +100,7 @@ impl Supervisor {
         let mut launched = self.launch_one(launch).await;
         if let Ok(launched) = &mut launched {
             let notes = |facts: &SandboxFacts| facts.shares.get(&id).map(|share| share.notes.clone());
-            launched.notes.extend(sandbox.facts.look(notes).unwrap_or_default());
+            launched.notes.extend(sandbox.facts.read(notes).unwrap_or_default());
         }
         // A running task leaves the budget when it ends.
         if launched.is_err() && self.task(&id).is_err() {
@@ -125,7 +127,7 @@ impl Supervisor {
         };
         self.started(&task)?;
         task.may_close_pipes();
-        self.see_off(&task);
+        self.run_to_end(&task);
         self.watch_oom_of_unit(&task);
         let pid = self.settle_start(&task).await?;
         self.begin_checks(&task);
@@ -144,12 +146,12 @@ impl Supervisor {
             Source::Bundle(_) | Source::Task(_) => self.set_up(launch).await?,
         };
         task.handles.borrow_mut().held = held;
-        task.facts.change(|facts| facts.restored = restored);
+        task.facts.update(|facts| facts.restored = restored);
         self.watch_oom_of_unit(&task);
         self.keep_record(&task);
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || ManagerEvent::Created { pid });
-        self.see_off(&task);
+        self.run_to_end(&task);
         Ok(Launched { pid, notes })
     }
 
@@ -157,7 +159,7 @@ impl Supervisor {
     pub async fn start(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.starting.lock().await;
-        let life = task.facts.look(|facts| facts.life);
+        let life = task.facts.read(|facts| facts.life);
         if life.is_reaped() {
             return Err(Error::new(Kind::WrongState, format!("task {id} has exited and cannot be started")));
         }
@@ -168,9 +170,9 @@ impl Supervisor {
         let held = task.handles.borrow_mut().held.take();
         match held {
             Some(held) => task.execute(held).await?,
-            None if task.facts.look(|facts| facts.restored) => {
+            None if task.facts.read(|facts| facts.restored) => {
                 self.go_on(&task)?;
-                task.facts.change(|facts| facts.restored = false);
+                task.facts.update(|facts| facts.restored = false);
             }
             None => return Err(Error::new(Kind::WrongState, format!("task {id} was started already"))),
         }
@@ -184,7 +186,7 @@ impl Supervisor {
     /// init, which may have ended.
     pub(super) async fn settle_start(&self, task: &Rc<Task>) -> Result<i32> {
         self.run_poststart_hooks(task).await?;
-        let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
+        let pid = task.facts.read(|facts| facts.record.pid).unwrap_or_default();
         self.tell_manager(task, || ManagerEvent::Started { pid });
         Ok(pid)
     }
@@ -192,7 +194,7 @@ impl Supervisor {
     /// Records init before it is ordered to start the program: should the shim die before that is recorded, a later one
     /// finds out whether it was started. Except with a seccomp agent, where this cannot be known.
     fn record_init(&self, task: &Task) {
-        let is_known = task.facts.look(|facts| facts.record.outlives_shim());
+        let is_known = task.facts.read(|facts| facts.record.outlives_shim());
         if is_known && task.filter.as_ref().is_none_or(|filter| filter.listener.is_none()) {
             self.keep_record(task);
         }
@@ -200,7 +202,7 @@ impl Supervisor {
 
     /// Records and reports that the program was executed.
     fn started(self: &Rc<Self>, task: &Rc<Task>) -> Result<()> {
-        task.happen(&self.layout, Trigger::Started)?;
+        task.apply(&self.layout, Trigger::Started)?;
         self.record_start(task);
         Ok(())
     }
@@ -208,12 +210,12 @@ impl Supervisor {
     /// Like [`Supervisor::started`], for a task that runs already.
     pub(super) fn record_start(&self, task: &Rc<Task>) {
         let workload_pid = task.find_workload();
-        task.facts.change(|facts| {
+        task.facts.update(|facts| {
             facts.record.started_at = Some(Timestamp::now());
             facts.record.workload_pid = workload_pid;
         });
         self.keep_record(task);
-        if task.facts.look(|facts| facts.record.durable) {
+        if task.facts.read(|facts| facts.record.durable) {
             let task = task.clone();
             waits::work("a sync of the record", Some(task.id.clone()), async move {
                 if let Err(error) = task.sync().await {
@@ -230,7 +232,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn see_off(self: &Rc<Self>, task: &Rc<Task>) {
+    pub(super) fn run_to_end(self: &Rc<Self>, task: &Rc<Task>) {
         self.hold();
         self.follow(task);
     }
@@ -238,7 +240,7 @@ impl Supervisor {
     /// Waits for the end of a task, and takes it through that.
     pub(super) fn follow(self: &Rc<Self>, task: &Rc<Task>) {
         let (supervisor, task) = (self.clone(), task.clone());
-        waits::begin(move || task.clone().see_off(supervisor.clone()));
+        waits::begin(move || task.clone().run_to_end(supervisor.clone()));
     }
 
     /// Undoes a launch that failed after its task was registered. For callers that wait for the task, this is an
@@ -252,7 +254,7 @@ impl Supervisor {
             _ => error,
         };
         let error = task.undo(self, error).await;
-        connection::give_up(task.folder.path(), &task.facts.look(|facts| facts.record.network())).await;
+        connection::give_up(task.folder.path(), &task.facts.read(|facts| facts.record.network())).await;
         // The poststop hooks undo what the task's other hooks have set up.
         self.begin_poststop_hooks(task).await;
         self.tasks.borrow_mut().remove(&task.id);
@@ -260,7 +262,7 @@ impl Supervisor {
         if task.owns_folder {
             task.folder.remove_unheld(None);
         }
-        if let Err(error) = task.happen(&self.layout, Trigger::Done) {
+        if let Err(error) = task.apply(&self.layout, Trigger::Done) {
             tracing::error!(%error, "a launch that failed is not done with");
         }
         error
@@ -279,7 +281,7 @@ impl Supervisor {
         layers::mount(&root, &layers).await?;
         match self.set_up(launch).await {
             Ok(created) => {
-                created.task.facts.change(|facts| facts.mounted = Some(root));
+                created.task.facts.update(|facts| facts.mounted = Some(root));
                 Ok(created)
             }
             Err(error) => {
@@ -348,6 +350,9 @@ impl Supervisor {
         let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, .. } = launch;
         let notes = std::mem::take(&mut plan.notes);
         plan.reserve = Some(plan.folder.reserve_exit()?);
+        if plan.record.outlives_shim() {
+            plan.exec_slots = Some(ExecSlots::begin(&plan.folder)?);
+        }
         let logging = self.until_leaving(self.start_logger(logger.as_ref())).await?;
         if let Some(logging) = &logging {
             [stdout, stderr] = logging.targets();
@@ -360,9 +365,9 @@ impl Supervisor {
             }
             None => (bowline_spec::Output::default(), [None, None], false),
         };
-        // A FIFO that nobody reads by then is refused.
         let outputs = [&said.stdout, &said.stderr].into_iter().flatten().map(PathBuf::as_path);
-        let _writers = self.until_leaving(async { Ok(io::until_read(outputs).await) }).await?;
+        let (_writers, read) = self.until_leaving(async { Ok(io::until_read(outputs).await) }).await?;
+        read?;
         let process = plan.spec.process().as_ref();
         let tail = io::new_tail(io::TAIL);
         let (mut stdio, wiring) = io::wire(Connections {
@@ -411,7 +416,7 @@ impl Supervisor {
             task.hold_entrance(pid)?;
             let mut pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
-            task.happen(&self.layout, Trigger::SetUp)?;
+            task.apply(&self.layout, Trigger::SetUp)?;
             if let Some(logging) = logging {
                 pumps.logged_by(logging);
             }
@@ -422,7 +427,7 @@ impl Supervisor {
                 task.handles.borrow_mut().pumps = Some(Rc::new(pumps));
                 Ok(Created { task, held, notes })
             }
-            Err(error) => Err(self.undo(&task, error).await),
+            Err(error) => Err(self.undo(&task, task.was_killed().unwrap_or(error)).await),
         }
     }
 
@@ -477,13 +482,16 @@ impl Supervisor {
                 let cgroup = match self.sandbox() {
                     Some(sandbox) => {
                         let mut cgroup = self.layout.create(path)?;
-                        sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
+                        sandbox.facts.read(|facts| cgroup.stay_in(&facts.record.cgroup));
                         cgroup
                     }
                     None if cgroup::is_ours(path) => self.layout.create(path)?,
                     // What was there goes with a container of a manager, as with runc.
                     None if plan.record.task.is_none() => self.layout.create_or_use_with_devices(path)?,
                     None => {
+                        // Another task's is in use. Nomad names a cgroup for each task: no records but sandboxes' are read.
+                        let state = &self.config.state;
+                        nesting::check(state, &state.sandboxes()?, &plan.folder.name(), "cgroup", path)?;
                         note_existed(plan, self.layout.found(path));
                         let mut cgroup = self.layout.create_or_use_with_devices(path)?;
                         cgroup.stay_if_found();

@@ -23,7 +23,7 @@ impl Supervisor {
         self.notice_thaws();
         let sandbox = self.sandbox().map(|sandbox| SandboxFigures {
             id: sandbox.id().to_string(),
-            members: sandbox.facts.look(|facts| facts.shares.len()) as u64,
+            members: sandbox.facts.read(|facts| facts.shares.len()) as u64,
             usage: sandbox.handles.borrow().cgroup.as_ref().map(|cgroup| self.usage(cgroup)),
         });
         Figures {
@@ -39,7 +39,7 @@ impl Supervisor {
     pub fn facts(&self) -> Facts {
         let pid = std::process::id().cast_signed();
         let facts_of = |task: &Rc<Task>| {
-            let mut facts = task.facts.look(Clone::clone);
+            let mut facts = task.facts.read(Clone::clone);
             let handles = task.handles.borrow();
             facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
             facts.end = facts.end.or_else(|| handles.claim.end());
@@ -58,9 +58,9 @@ impl Supervisor {
             shim: ShimFacts {
                 charged_in: self.overhead.charged_in(),
                 pause: self.pause_slot.facts(),
-                ..self.facts.look(Clone::clone)
+                ..self.facts.read(Clone::clone)
             },
-            sandbox: self.sandbox.borrow().as_ref().map(|sandbox| sandbox.facts.look(Clone::clone)),
+            sandbox: self.sandbox.borrow().as_ref().map(|sandbox| sandbox.facts.read(Clone::clone)),
             work: waits::under_way(),
             unclaimed: self.children.unclaimed(),
             tasks: self.tasks.borrow().values().map(facts_of).collect(),
@@ -68,7 +68,7 @@ impl Supervisor {
     }
 
     fn task_figures(&self, task: &Task) -> TaskFigures {
-        task.facts.look(|facts| TaskFigures {
+        task.facts.read(|facts| TaskFigures {
             id: task.id.to_string(),
             status: Cow::Borrowed(facts.life.status().as_str()),
             started_at: facts.record.started_at,

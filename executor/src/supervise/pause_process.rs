@@ -51,7 +51,7 @@ impl Supervisor {
     /// Starts the pause process of a sandbox whose members see each other's processes. When it ends, the kernel
     /// ends all processes in its namespace.
     pub(super) async fn hold_pids(&self, sandbox: &Sandbox) -> Result<()> {
-        if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
+        if !sandbox.facts.read(|facts| facts.record.sandbox.share_pid) {
             return Ok(());
         }
         self.start_sandboxs_pause(sandbox).await?;
@@ -68,7 +68,7 @@ impl Supervisor {
             worker::run("helpers", || self.layout.place(&path, &[pid])).await?;
         }
         let namespace = pids_of_process(pid)?;
-        sandbox.facts.change(|SandboxFacts { record, .. }| {
+        sandbox.facts.update(|SandboxFacts { record, .. }| {
             (record.pause_pid, record.pause_started) = (Some(pid), proc_stat::started(pid));
         });
         sandbox.handles.borrow_mut().pids = Some(namespace);
@@ -78,17 +78,24 @@ impl Supervisor {
     /// Writes the record that names the pause process, which outlives the shim from then on.
     fn record_pause(&self, sandbox: &Sandbox) -> Result<()> {
         sandbox.keep_record()?;
-        self.pause_slot.get()?.outlive_shim();
+        self.pause_is_recorded();
         Ok(())
+    }
+
+    /// Lets the pause process, if there is one, outlive the shim: the sandbox's record on disk names it.
+    pub(super) fn pause_is_recorded(&self) {
+        if let Ok(process) = self.pause_slot.get() {
+            process.outlive_shim();
+        }
     }
 
     /// Goes on with the pause process that a shim before this one has started, or starts another: with that one all
     /// processes in its namespace have ended.
     pub(super) async fn hold_pids_again(&self, sandbox: &Sandbox) -> Result<()> {
-        if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
+        if !sandbox.facts.read(|facts| facts.record.sandbox.share_pid) {
             return Ok(());
         }
-        let recorded = sandbox.facts.look(|facts| facts.record.pause())?;
+        let recorded = sandbox.facts.read(|facts| facts.record.pause())?;
         let live = match recorded.map(|(pid, pidfd)| Live { pid, pidfd }) {
             Some(live) if !ends(&live)? => live,
             _ => return self.start_another_pause(sandbox).await,
@@ -138,7 +145,7 @@ impl Supervisor {
     /// Ends the pause process, if there is one. The other processes in its namespace have ended.
     pub(super) async fn release_pids(&self, sandbox: &Sandbox) {
         sandbox.handles.borrow_mut().pids.take();
-        sandbox.facts.change(|SandboxFacts { record, .. }| (record.pause_pid, record.pause_started) = (None, None));
+        sandbox.facts.update(|SandboxFacts { record, .. }| (record.pause_pid, record.pause_started) = (None, None));
         // Without one there is nothing to end.
         let _ = self.pause_slot.end().await;
     }

@@ -1,5 +1,5 @@
 //! Freezing a task and thawing it. Others may do so too, as `systemctl freeze` and `thaw` do: the kernel is asked whenever
-//! the answer matters, and nobody watches.
+//! the answer matters, and nobody watches: the checks and the watch of a paused task ask when they would be due.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,9 @@ use bowline_spec::id::TaskId;
 
 use super::supervisor::Supervisor;
 use super::task::Task;
+use crate::clock::Moment;
 use crate::events::Event;
+use crate::facts::TaskFacts;
 use crate::lifecycle::Status;
 use crate::lifecycle::task::Trigger;
 use crate::manager_events::ManagerEvent;
@@ -24,7 +26,7 @@ impl Supervisor {
     pub async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         self.notice_thaw(&task);
-        task.happen(&self.layout, Trigger::Pause)?;
+        task.apply(&self.layout, Trigger::Pause)?;
         let _turn = task.turns.pausing.lock().await;
         task.frozen(&self.layout).await?;
         self.tell(&task, Event::Paused);
@@ -38,7 +40,7 @@ impl Supervisor {
         if self.is_frozen_by_others(&task) {
             return task.with_cgroup(|cgroup| self.layout.freeze(cgroup, false))?;
         }
-        task.happen(&self.layout, Trigger::Resume)?;
+        task.apply(&self.layout, Trigger::Resume)?;
         self.tell_resumed(&task);
         Ok(())
     }
@@ -68,6 +70,11 @@ impl Supervisor {
         task.status() == Status::Running && task.with_cgroup(is_frozen).unwrap_or_default()
     }
 
+    /// Whether the processes of a task are frozen, whoever froze them, by its cgroup or one above.
+    pub(super) fn is_held(&self, task: &Task) -> bool {
+        task.with_cgroup(|cgroup| self.layout.is_frozen(cgroup)).unwrap_or_default()
+    }
+
     /// The output of `begins`, the beginning of an exec, unless the task is frozen: then that never comes.
     ///
     /// # Errors
@@ -78,10 +85,48 @@ impl Supervisor {
             if let Ok(begun) = tokio::time::timeout(FROZEN_AFTER, &mut begins).await {
                 return begun;
             }
-            if task.with_cgroup(|cgroup| self.layout.is_frozen(cgroup)).unwrap_or_default() {
+            if self.is_held(task) {
                 let message = format!("task {} is frozen: nothing can be run in it", task.id);
                 return Err(Error::new(Kind::WrongState, message)
                     .hint("`bowline resume` lets it go on, unless a cgroup above its own is frozen"));
+            }
+        }
+    }
+
+    /// Waits until a task has run for `span` without a pause. Returns false once the task is ending. `due` keeps the time
+    /// when the wait is over.
+    pub(super) async fn runs_for(
+        self: &Rc<Self>,
+        task: &Rc<Task>,
+        span: Duration,
+        due: fn(&mut TaskFacts) -> Option<&mut Option<Moment>>,
+    ) -> bool {
+        let set = |moment| task.facts.update_silently(|facts| due(facts).map(|due| *due = moment));
+        loop {
+            let was = task.status();
+            let changed = task.facts.until_it(|facts| facts.life.status() != was);
+            match was {
+                Status::Running => {
+                    let then = Moment::now().after(span);
+                    let then = task.facts.update_silently(|facts| due(facts).map(|due| *due.get_or_insert(then)));
+                    let Some(then) = then else { return false };
+                    let has_run = tokio::time::timeout(then.to_come(), changed).await.is_err();
+                    set(None);
+                    if has_run {
+                        return true;
+                    }
+                }
+                Status::Created => {
+                    set(None);
+                    changed.await;
+                }
+                Status::Paused => {
+                    set(None);
+                    if tokio::time::timeout(span, changed).await.is_err() {
+                        self.notice_thaw(task);
+                    }
+                }
+                Status::Stopping | Status::Exited => return false,
             }
         }
     }
@@ -103,7 +148,7 @@ impl Supervisor {
             return;
         };
         if task.with_cgroup(|cgroup| self.layout.is_thawed(cgroup)).unwrap_or_default()
-            && task.happen(&self.layout, Trigger::Thawed).is_ok()
+            && task.apply(&self.layout, Trigger::Thawed).is_ok()
         {
             tracing::info!(task = %task.id, "somebody else has resumed the task");
             self.tell_resumed(task);

@@ -120,7 +120,7 @@ impl Supervisor {
         launch: &Launch,
     ) -> Result<LaunchPlan> {
         let asked = task.cpu.shares;
-        let (shares, notes) = sandbox.facts.look(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
+        let (shares, notes) = sandbox.facts.read(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
         task.cpu.shares = shares;
         let folder = self.config.state.folder(id);
         let lock = folder.lock_shared()?;
@@ -136,7 +136,7 @@ impl Supervisor {
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         self.join_budget(sandbox, id, &task, resources, notes).await?;
         let notes = Vec::from_iter(host::lacks_of_all(&joined));
-        let (cgroup, unit) = sandbox.facts.look(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
+        let (cgroup, unit) = sandbox.facts.read(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
         let unit = unit?;
         let of = Some(sandbox.id().clone());
         let init = self.has_init(&task);
@@ -197,6 +197,7 @@ impl Supervisor {
             folder,
             owns_folder: false,
             reserve: None,
+            exec_slots: None,
             lock: None,
             claimed: None,
             additions: Additions::default(),

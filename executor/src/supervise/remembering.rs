@@ -17,7 +17,7 @@ use super::supervisor::Supervisor;
 use super::task::Task;
 use super::watching::until_end;
 use crate::facts::TaskFacts;
-use crate::folder::History;
+use crate::folder::{History, Record};
 use crate::lifecycle::task::Life;
 use crate::waits;
 
@@ -30,7 +30,7 @@ impl Supervisor {
     pub(super) fn remember(&self, task: &Task) {
         // A task that is being killed ends whoever watches it.
         let lives_on = |life: Life| matches!(life, Life::Running | Life::Paused | Life::Stopping(_));
-        if task.facts.look(|facts| lives_on(facts.life) && facts.record.outlives_shim()) {
+        if task.facts.read(|facts| lives_on(facts.life) && facts.record.outlives_shim()) {
             self.keep_record(task);
         }
     }
@@ -42,12 +42,9 @@ impl Supervisor {
             let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
             async move {
                 let mut wait = FIRST_TRY;
-                while sandbox.facts.look(|facts| facts.life.is_there()) {
+                while sandbox.facts.read(|facts| facts.life.is_there()) {
                     if sandbox.keep_record().is_ok() {
-                        if let Ok(process) = supervisor.pause_slot.get() {
-                            process.outlive_shim();
-                        }
-                        return;
+                        return supervisor.pause_is_recorded();
                     }
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
@@ -60,11 +57,11 @@ impl Supervisor {
 impl Task {
     /// Writes the record as it is now, with what a later shim must know.
     pub(super) fn write_record(&self) -> Result<()> {
-        self.facts.note(|facts| {
+        self.facts.update_silently(|facts| {
             let lasting = Some(facts.lasting()).filter(|_| facts.record.outlives_shim());
             facts.record.history = lasting.filter(|some| *some != History::default()).map(Box::new);
         });
-        self.facts.look(|facts| self.folder.write_record(&facts.record))
+        self.facts.read(|facts| self.folder.write_record(&facts.record))
     }
 
     /// Writes the record once the disk takes it.
@@ -82,19 +79,22 @@ impl Task {
     }
 }
 
-impl TaskFacts {
-    fn lasting(&self) -> History {
-        let stop = if let Life::Stopping(plan) = self.life { Some(plan) } else { None };
-        History { stop, watched: self.history.watched.told(), ..self.history.clone() }
-    }
-
-    /// Sets what a shim before this one knew: the task was launched, and what its record tells has happened.
-    pub(super) fn go_on_from(&mut self, frozen: bool) {
-        self.history = self.record.history.as_deref().cloned().unwrap_or_default();
-        self.life = match self.history.stop.take() {
+impl Record {
+    /// What a shim before this one knew: the task was launched, and what its record tells has happened.
+    pub(super) fn facts(&self, frozen: bool) -> TaskFacts {
+        let mut history = self.history.as_deref().cloned().unwrap_or_default();
+        let life = match history.stop.take() {
             Some(plan) => Life::Stopping(plan),
             None if frozen => Life::Paused,
             None => Life::Running,
         };
+        TaskFacts { life, history, ..TaskFacts::default() }
+    }
+}
+
+impl TaskFacts {
+    fn lasting(&self) -> History {
+        let stop = if let Life::Stopping(plan) = self.life { Some(plan) } else { None };
+        History { stop, watched: self.history.watched.told(), ..self.history.clone() }
     }
 }

@@ -70,12 +70,12 @@ impl Sandbox {
     }
 
     /// Applies a trigger to the sandbox's life. Returns whether the trigger has a place in its state.
-    pub(super) fn happen(&self, trigger: Trigger) -> bool {
-        self.facts.change(|facts| facts.life.on(trigger))
+    pub(super) fn apply(&self, trigger: Trigger) -> bool {
+        self.facts.update(|facts| facts.life.apply(trigger))
     }
 
     pub(super) fn life(&self) -> Life {
-        self.facts.look(|facts| facts.life)
+        self.facts.read(|facts| facts.life)
     }
 
     pub(super) fn id(&self) -> &TaskId {
@@ -83,7 +83,7 @@ impl Sandbox {
     }
 
     pub(super) fn keep_record(&self) -> Result<()> {
-        self.facts.look(|facts| self.folder.write_sandbox(&facts.record))
+        self.facts.read(|facts| self.folder.write_sandbox(&facts.record))
     }
 
     /// Allows a member to be launched, until the guard is dropped.
@@ -104,7 +104,7 @@ impl Sandbox {
         }
         let there = self.handles.borrow().cgroup.as_ref().is_some_and(Cgroup::is_there);
         if !there {
-            let cgroup = self.facts.look(|facts| facts.record.cgroup.clone());
+            let cgroup = self.facts.read(|facts| facts.record.cgroup.clone());
             let gone = format!("cgroup {cgroup} of sandbox {}, with its limits, was removed by somebody else", self.id);
             return Err(Error::new(Kind::WrongState, gone)
                 .hint(format!("nothing new is launched into it; remove it with `bowline sandbox rm -f {}`", self.id)));
@@ -141,7 +141,7 @@ impl Sandbox {
         pids: Option<PathBuf>,
         memory_qos: Option<MemoryQos>,
     ) -> Result<Description> {
-        let record = self.facts.look(|facts| facts.record.clone());
+        let record = self.facts.read(|facts| facts.record.clone());
         let shared = &self.handles.borrow().shared;
         let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, why).in_field(field));
         if task.cgroup.is_some() {
@@ -215,7 +215,7 @@ impl Sandbox {
 
     /// Has the namespaces that the members share: those that were `found`, and new ones.
     async fn share_namespaces(&self, found: Shared) -> Result<()> {
-        let mut wanted = self.facts.look(|SandboxFacts { record, .. }| {
+        let mut wanted = self.facts.read(|SandboxFacts { record, .. }| {
             let network = &record.sandbox.network;
             sandbox_namespaces::Wanted {
                 network: network.mode(),
@@ -228,7 +228,7 @@ impl Sandbox {
         let hostname = wanted.hostname.get_or_insert_with(|| self.id.as_str().chars().take(64).collect()).clone();
         let made = sandbox_namespaces::make(&wanted.beyond(&found)).await?;
         let shared = found.or(made);
-        self.facts.change(|SandboxFacts { record, .. }| {
+        self.facts.update(|SandboxFacts { record, .. }| {
             record.sandbox.hostname = Some(hostname);
             let paths = [("network", shared.network()), ("ipc", shared.ipc()), ("uts", shared.uts())];
             let paths = paths.into_iter().filter_map(|(kind, path)| Some((kind.to_owned(), path?)));
@@ -244,7 +244,7 @@ impl Sandbox {
     /// # Errors
     /// `WrongState` when a network is gone that plugins have set up.
     pub(super) async fn share_again(&self, processes: &[i32]) -> Result<()> {
-        let (inodes, network) = self.facts.look(|SandboxFacts { record, .. }| {
+        let (inodes, network) = self.facts.read(|SandboxFacts { record, .. }| {
             let inodes = record.whole.as_ref().map(|whole| whole.namespaces.clone()).unwrap_or_default();
             (inodes, record.sandbox.network.clone())
         });
@@ -260,20 +260,20 @@ impl Sandbox {
     /// Lets another shim take the sandbox over, should this one die, or no longer.
     pub(super) fn set_adoptable(&self, is_it: bool) -> Result<()> {
         let namespaces = self.handles.borrow().shared.inodes();
-        self.facts.change(|facts| facts.record.whole = if is_it { Whole::with(namespaces) } else { None });
+        self.facts.update(|facts| facts.record.whole = if is_it { Whole::with(namespaces) } else { None });
         self.keep_record()
     }
 
     /// Runs the plugins that create the sandbox's interfaces.
     pub(super) async fn connect(&self) -> Result<()> {
-        let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
+        let network = self.facts.read(|facts| facts.record.sandbox.network.clone());
         let netns = self.handles.borrow().shared.network();
         if let Some(netns) = netns.filter(|_| network.has_plugins()) {
-            let name = self.facts.look(|facts| facts.record.name_of(&self.id));
+            let name = self.facts.read(|facts| facts.record.name_of(&self.id));
             let made = connection::connect(self.folder.path(), &name, &network, netns).await?;
             let (ports, interfaces) = made;
             self.handles.borrow_mut().shared.ports = ports;
-            self.facts.change(|facts| facts.record.interfaces = interfaces);
+            self.facts.update(|facts| facts.record.interfaces = interfaces);
         }
         let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
         let settled = shared.settle().await;
@@ -284,9 +284,9 @@ impl Sandbox {
     /// Undoes as much as was made. What plugins refuse to undo stays, with everything that they need for another
     /// try. Returns the helpers that were moved to the root cgroup.
     pub(super) async fn take_down(&self, overhead: &Overhead, systemd: &Systemd, layout: &Layout) -> Result<Vec<i32>> {
-        let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
+        let network = self.facts.read(|facts| facts.record.sandbox.network.clone());
         connection::disconnect(self.folder.path(), &network).await?;
-        self.facts.change(|facts| facts.record.interfaces.clear());
+        self.facts.update(|facts| facts.record.interfaces.clear());
         let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
         drop(shared);
         layers::unmount(&self.folder.shm()).await?;
@@ -295,7 +295,7 @@ impl Sandbox {
         if let Some(cgroup) = cgroup {
             // Whatever somebody has moved there ends with it, as with a task.
             remove_tasks_cgroup(layout, systemd, cgroup).await;
-            let spared = self.facts.look(|facts| facts.joint.memory_min.map(|_| facts.record.cgroup.clone()));
+            let spared = self.facts.read(|facts| facts.joint.memory_min.map(|_| facts.record.cgroup.clone()));
             if let Some(path) = spared {
                 let settle = || {
                     memory_min::settle(layout, systemd, &path);
@@ -304,7 +304,7 @@ impl Sandbox {
                 worker::run("memory.min", settle).await?;
             }
         }
-        self.facts.change(|facts| facts.record.taken_down = true);
+        self.facts.update(|facts| facts.record.taken_down = true);
         self.keep_record().map(|()| moved)
     }
 }

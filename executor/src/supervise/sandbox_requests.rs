@@ -18,6 +18,7 @@ use bowline_spec::signal::Signal;
 use bowline_spec::{Enforcement, Task as Description};
 use oci_spec::runtime::LinuxResources;
 
+use super::nesting;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use super::task::Task;
@@ -33,7 +34,7 @@ use crate::worker;
 impl Supervisor {
     /// The sandbox, if it exists.
     pub(super) fn sandbox(&self) -> Option<Rc<Sandbox>> {
-        self.sandbox.borrow().clone().filter(|sandbox| sandbox.facts.look(|facts| facts.life.is_there()))
+        self.sandbox.borrow().clone().filter(|sandbox| sandbox.facts.read(|facts| facts.life.is_there()))
     }
 
     /// The error for a launch into a requested sandbox that is not there yet, or no longer.
@@ -68,7 +69,7 @@ impl Supervisor {
     pub async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
         let made = self.make_sandbox().await;
         if made.is_err() {
-            self.happen(shim::Trigger::Last);
+            self.apply(shim::Trigger::Last);
         }
         made
     }
@@ -102,13 +103,13 @@ impl Supervisor {
         let made = made.await.and_then(|()| self.may_make(&id));
         match made {
             Ok(()) => {
-                sandbox.happen(Trigger::Made);
+                sandbox.apply(Trigger::Made);
                 Ok(())
             }
             Err(error) => {
                 self.release_pids(&sandbox).await;
                 let taken_down = sandbox.take_down(&self.overhead, &self.config.systemd, &self.layout).await;
-                sandbox.happen(Trigger::Removed);
+                sandbox.apply(Trigger::Removed);
                 Err(match taken_down {
                     Ok(_) => error,
                     Err(left) => error.hint(format!("besides, {left}")),
@@ -118,7 +119,7 @@ impl Supervisor {
     }
 
     fn may_make(&self, id: &TaskId) -> Result<()> {
-        if self.facts.look(|facts| facts.life.is_leaving()) {
+        if self.facts.read(|facts| facts.life.is_leaving()) {
             let gone = format!("sandbox {id} was removed, or its shim told to leave, while it was being made");
             return Err(Error::new(Kind::WrongState, gone));
         }
@@ -129,11 +130,15 @@ impl Supervisor {
     async fn make_joint_cgroup(&self, sandbox: &Rc<Sandbox>) -> Result<()> {
         let (path, unit, description) = sandbox
             .facts
-            .look(|SandboxFacts { record, .. }| (record.cgroup.clone(), record.unit.clone(), record.sandbox.clone()));
+            .read(|SandboxFacts { record, .. }| (record.cgroup.clone(), record.unit.clone(), record.sandbox.clone()));
+        if description.place.is_some() {
+            let state = &self.config.state;
+            nesting::check(state, &state.all_ids()?, sandbox.id().as_str(), "place", &path)?;
+        }
         let cgroup = match &unit {
             None if description.place.is_none() => self.layout.create(&path)?,
             None => {
-                sandbox.facts.change(|facts| facts.record.parents_made = self.layout.found(&path));
+                sandbox.facts.update(|facts| facts.record.parents_made = self.layout.found(&path));
                 sandbox.keep_record()?;
                 let mut cgroup = self.layout.create_or_use(&path)?;
                 cgroup.stay_if_found();
@@ -146,7 +151,7 @@ impl Supervisor {
                 units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?
             }
         };
-        let is_ours_to_know = sandbox.facts.change(|SandboxFacts { record, .. }| {
+        let is_ours_to_know = sandbox.facts.update(|SandboxFacts { record, .. }| {
             record.parents_made = self.layout.parents_made(&cgroup);
             record.identity.as_mut().map(|identity| identity.cgroups = self.layout.files_of(&cgroup)).is_some()
         });
@@ -160,7 +165,7 @@ impl Supervisor {
     /// Everything that is known about the sandbox.
     pub fn sandbox_state(&self) -> Result<SandboxState> {
         let sandbox = self.our_sandbox()?;
-        Ok(sandbox.facts.look(|facts| SandboxState {
+        Ok(sandbox.facts.read(|facts| SandboxState {
             record: facts.record.clone(),
             class: facts.class,
             budget: (&facts.joint).into(),
@@ -183,7 +188,7 @@ impl Supervisor {
         let sandbox = self.sandbox()?;
         let handles = sandbox.handles.borrow();
         let met = stats::last(&self.layout, handles.cgroup.as_ref()?).own_limit_met? > 0;
-        met.then(|| sandbox.facts.look(|facts| facts.record.cgroup.clone()))
+        met.then(|| sandbox.facts.read(|facts| facts.record.cgroup.clone()))
     }
 
     /// Charges the sandbox's helper processes beside it. Returns the pids that no longer exist.
@@ -192,7 +197,7 @@ impl Supervisor {
     /// `NotFound` if none exists.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let sandbox = self.our_sandbox()?;
-        let path = sandbox.facts.look(|facts| facts.record.overhead.clone()).ok_or_else(|| {
+        let path = sandbox.facts.read(|facts| facts.record.overhead.clone()).ok_or_else(|| {
             let none =
                 format!("sandbox {} has no cgroup for helpers, as its overhead is not charged apart", sandbox.id);
             Error::new(Kind::WrongState, none)
@@ -207,7 +212,7 @@ impl Supervisor {
             };
             return Err(Error::new(Kind::NotFound, format!("nothing is charged to sandbox {}: {what}", sandbox.id)));
         }
-        self.facts.change(|facts| facts.helpers.extend(pids.iter().filter_map(|pid| ProcessIdentity::of(*pid))));
+        self.facts.update(|facts| facts.helpers.extend(pids.iter().filter_map(|pid| ProcessIdentity::of(*pid))));
         Ok(gone)
     }
 
@@ -218,13 +223,13 @@ impl Supervisor {
     /// added. The removal can then be tried again.
     pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<Vec<i32>> {
         let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await.map(|()| Vec::new()) };
-        if !sandbox.happen(Trigger::Remove { by_force: force }) {
+        if !sandbox.apply(Trigger::Remove { by_force: force }) {
             return Err(sandbox.is_removed());
         }
         let gone = self.end_sandbox(&sandbox, force).await;
-        sandbox.happen(if gone.is_ok() { Trigger::Removed } else { Trigger::Kept });
+        sandbox.apply(if gone.is_ok() { Trigger::Removed } else { Trigger::Kept });
         if gone.is_ok() {
-            self.happen(shim::Trigger::Last);
+            self.apply(shim::Trigger::Last);
         }
         gone
     }
@@ -235,12 +240,12 @@ impl Supervisor {
             self.our_sandbox()?;
         }
         let sandbox = self.sandbox.borrow().clone();
-        let is_made = |sandbox: &Rc<Sandbox>| sandbox.facts.look(|facts| facts.life != Life::Making);
+        let is_made = |sandbox: &Rc<Sandbox>| sandbox.facts.read(|facts| facts.life != Life::Making);
         if !sandbox.as_ref().is_some_and(is_made) && !force {
             let message = format!("sandbox {} is still being made", self.config.folder.name());
             return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
         }
-        self.happen(shim::Trigger::Leave);
+        self.apply(shim::Trigger::Leave);
         if let Some(sandbox) = sandbox {
             sandbox.facts.until_it(|facts| facts.life != Life::Making).await;
         }
@@ -259,7 +264,7 @@ impl Supervisor {
             Err(_) if force => sandbox.launching.write().await,
             Err(_) => {
                 let launched =
-                    self.facts.look(|facts| facts.launching.iter().map(ToString::to_string).collect::<Vec<_>>());
+                    self.facts.read(|facts| facts.launching.iter().map(ToString::to_string).collect::<Vec<_>>());
                 let launched = launched.join(", ");
                 let message = format!("sandbox {} has members that are being launched: {launched}", sandbox.id);
                 return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
@@ -275,9 +280,9 @@ impl Supervisor {
         }
         self.kill_members();
         for task in &tasks {
-            task.seen_off().await?;
+            task.ended().await?;
         }
-        sandbox.happen(Trigger::Dismantle);
+        sandbox.apply(Trigger::Dismantle);
         if let Err(error) = sandbox.set_adoptable(false) {
             tracing::warn!(%error, "should this shim die now, another may take over what is left of the sandbox");
         }

@@ -124,9 +124,9 @@ pub(crate) struct Supervisor {
 }
 
 /// Waits for a deadline, if there is one.
-async fn come(deadline: Option<Moment>) {
+async fn sleep_until(deadline: Option<Moment>) {
     if let Some(deadline) = deadline {
-        deadline.come().await;
+        deadline.sleep().await;
     }
 }
 
@@ -191,7 +191,7 @@ impl Supervisor {
     async fn serve(self: &Rc<Self>) -> Result<()> {
         let mut child_ended = Incoming::new(&[libc::SIGCHLD])?;
         let mut leave = Incoming::new(&[libc::SIGTERM, libc::SIGINT])?;
-        if self.facts.look(|facts| facts.upgrades.begun > 0) {
+        if self.facts.read(|facts| facts.upgrades.begun > 0) {
             // What came while one program was executed in the other's place is handled now.
             sys::block_signals(&[]);
             self.children.sweep();
@@ -205,24 +205,24 @@ impl Supervisor {
                 () = child_ended.received() => self.children.sweep(),
                 () = leave.received() => self.stop_all(),
                 () = self.changed.notified() => {}
-                () = come(deadline), if deadline.is_some() => self.tick(),
+                () = sleep_until(deadline), if deadline.is_some() => self.tick(),
             }
         }
     }
 
     /// Whether nothing keeps the shim alive any more.
     pub fn is_over(&self) -> bool {
-        self.facts.look(|facts| facts.life.is_over())
+        self.facts.read(|facts| facts.life.is_over())
     }
 
     /// Whether the shim was told to leave.
     pub fn is_leaving(&self) -> bool {
-        self.facts.look(|facts| facts.life.is_leaving())
+        self.facts.read(|facts| facts.life.is_leaving())
     }
 
     /// Asks for an upgrade, unless one is under way; returns the number of that.
     pub fn begin_upgrade(&self, wanted: WantedUpgrade) -> u64 {
-        self.facts.change(|facts| {
+        self.facts.update(|facts| {
             let upgrades = &mut facts.upgrades;
             if upgrades.wanted.is_none() {
                 upgrades.begun += 1;
@@ -239,7 +239,7 @@ impl Supervisor {
 
     /// Says how the upgrade that was asked for has ended.
     pub fn end_upgrade(&self, outcome: Result<()>) {
-        self.facts.change(|facts| (facts.upgrades.wanted, facts.upgrades.outcome) = (None, Some(outcome)));
+        self.facts.update(|facts| (facts.upgrades.wanted, facts.upgrades.outcome) = (None, Some(outcome)));
     }
 
     /// Waits for the end of the upgrade with this number.
@@ -259,7 +259,7 @@ impl Supervisor {
         act: impl AsyncFnOnce(&Rc<Self>) -> Result<T> + 'static,
     ) -> Result<T> {
         let supervisor = self.clone();
-        waits::see_through(what, None, Box::pin(async move { act(&supervisor).await })).await
+        waits::finish(what, None, Box::pin(async move { act(&supervisor).await })).await
     }
 
     /// Like [`Self::work`], and keeps the shim alive from this call until `act` is done.
@@ -285,23 +285,23 @@ impl Supervisor {
         act: impl AsyncFnOnce(&Rc<Self>, &TaskId) -> Result<T> + 'static,
     ) -> Result<T> {
         let (supervisor, task) = (self.clone(), id.clone());
-        waits::see_through(what, Some(id.clone()), Box::pin(async move { act(&supervisor, &task).await })).await
+        waits::finish(what, Some(id.clone()), Box::pin(async move { act(&supervisor, &task).await })).await
     }
 
     /// Handles the loss of the manager: the shim leaves if the manager launched nothing, because no other caller
     /// would.
     pub fn manager_gone(&self) {
         if self.config.leave == Leave::WithLastTask {
-            self.happen(shim::Trigger::ManagerGone);
-            if self.facts.look(|facts| facts.life.is_leaving()) {
+            self.apply(shim::Trigger::ManagerGone);
+            if self.facts.read(|facts| facts.life.is_leaving()) {
                 tracing::info!("nobody launched a task; leaving");
             }
         }
     }
 
     /// Applies a trigger to the shim's life and wakes the loop.
-    pub(super) fn happen(&self, trigger: shim::Trigger) {
-        self.facts.change(|facts| facts.life.on(trigger));
+    pub(super) fn apply(&self, trigger: shim::Trigger) {
+        self.facts.update(|facts| facts.life.apply(trigger));
         self.changed.notify_one();
     }
 
@@ -316,7 +316,7 @@ impl Supervisor {
             tasks.values().filter(|t| t.deadline().is_some_and(|d| d <= now)).cloned().collect()
         };
         for task in due {
-            if let Err(error) = task.happen(&self.layout, Trigger::Tick(now)) {
+            if let Err(error) = task.apply(&self.layout, Trigger::Tick(now)) {
                 tracing::error!(%error, "a deadline could not be kept");
             }
         }
@@ -326,8 +326,8 @@ impl Supervisor {
     /// request of its own, so that its exit is recorded.
     pub fn stop_all(self: &Rc<Self>) {
         tracing::info!("asked to leave");
-        let again = self.facts.look(|facts| facts.life.is_leaving());
-        self.happen(shim::Trigger::Leave);
+        let again = self.facts.read(|facts| facts.life.is_leaving());
+        self.apply(shim::Trigger::Leave);
         if let Some(sandbox) = self.sandbox() {
             // In this order, so that a task that was frozen while it was launched ends before it runs anything.
             self.stop_tasks();
@@ -369,18 +369,19 @@ impl Supervisor {
     /// Moves the shim to the cgroup that it is charged to, once a task has run for a moment.
     pub(super) fn settle(self: &Rc<Self>, id: TaskId) {
         let Ok(task) = self.task(&id) else { return };
-        task.facts.note(|facts| facts.settles_at = Some(Moment::now().after(SETTLED)));
+        task.note_settling();
         self.settle_in_time(&task);
     }
 
+    /// Does so when that is due.
     pub(super) fn settle_in_time(self: &Rc<Self>, task: &Rc<Task>) {
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || {
             let (supervisor, task) = (supervisor.clone(), task.clone());
             async move {
-                let Some(then) = task.facts.look(|facts| facts.settles_at) else { return };
-                then.come().await;
-                task.facts.note(|facts| facts.settles_at = None);
+                let Some(then) = task.facts.read(|facts| facts.settles_at) else { return };
+                then.sleep().await;
+                task.facts.update_silently(|facts| facts.settles_at = None);
                 waits::work("a move of the shim", Some(task.id.clone()), supervisor.settle_now(task));
             }
         });
@@ -388,7 +389,7 @@ impl Supervisor {
 
     async fn settle_now(self: Rc<Self>, task: Rc<Task>) {
         // A task in a systemd unit is watched already.
-        if task.facts.look(|facts| facts.record.unit.is_none() && facts.life != Life::Removed) {
+        if task.facts.read(|facts| facts.record.unit.is_none() && facts.life != Life::Removed) {
             self.watch_oom(&task);
         }
         if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
@@ -408,7 +409,7 @@ impl Supervisor {
     /// # Errors
     /// `WrongState` when the shim is leaving, or its sandbox is being removed by force.
     pub(super) fn may_launch(&self) -> Result<()> {
-        if self.facts.look(|facts| facts.life.is_leaving()) {
+        if self.facts.read(|facts| facts.life.is_leaving()) {
             return Err(leaving_now());
         }
         self.sandbox().map_or(Ok(()), |sandbox| sandbox.may_launch())
@@ -467,7 +468,7 @@ impl Supervisor {
         let task = self.task(id)?;
         if task.is_live() {
             // The first reason counts.
-            task.facts.change(|facts| facts.history.stopped_by.get_or_insert(by).to_owned());
+            task.facts.update(|facts| facts.history.stopped_by.get_or_insert(by).to_owned());
         }
         let (default_signal, default_grace) = task.stop_defaults();
         let now = Moment::now();
@@ -481,7 +482,7 @@ impl Supervisor {
     pub fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
         let task = self.task(id)?;
         let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup))?;
-        Ok(task.facts.look(|facts| {
+        Ok(task.facts.read(|facts| {
             let execs = facts.execs_by_pid();
             let process = |pid| {
                 let exec = execs.get(&pid);
@@ -502,7 +503,7 @@ impl Supervisor {
         }
         let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
         let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.processes(cgroup)))?;
-        stats.processes = task.facts.look(|facts| {
+        stats.processes = task.facts.read(|facts| {
             let execs = facts.execs_by_pid();
             let number = |pid| execs.get(&pid).map(|(number, _)| *number);
             task.handles.borrow_mut().processes.read(&pids, number)
@@ -531,30 +532,30 @@ impl Supervisor {
             }
         }
         // The caller that removes a task knows how it ended.
-        task.facts.change(|facts| facts.fetched = true);
+        task.facts.update(|facts| facts.fetched = true);
         task.facts.until_it(|facts| facts.life.is_over()).await;
         // Removals of the same task take turns.
         let _turn = task.turns.starting.lock().await;
         if self.task(id).is_err() {
             return Ok(());
         }
-        let first = task.facts.look(|facts| facts.life == Life::Over);
-        task.happen(&self.layout, Trigger::Remove)?;
+        let first = task.facts.read(|facts| facts.life == Life::Over);
+        task.apply(&self.layout, Trigger::Remove)?;
         if first {
             self.run_poststop_hooks(&task).await;
         }
-        let mounted = task.facts.look(|facts| facts.mounted.clone());
+        let mounted = task.facts.read(|facts| facts.mounted.clone());
         if let Some(root) = mounted {
             layers::unmount(&root).await?;
         }
-        if task.facts.look(|facts| facts.record.task.is_none()) {
+        if task.facts.read(|facts| facts.record.task.is_none()) {
             // The record says what to undo, and nothing is left to undo.
             task.folder.forget_record();
         }
-        task.happen(&self.layout, Trigger::Removed)?;
+        task.apply(&self.layout, Trigger::Removed)?;
         self.tasks.borrow_mut().remove(id);
         if task.owns_folder {
-            task.folder.remove_unheld(task.facts.look(|facts| facts.report.as_ref().map(|report| report.events)));
+            task.folder.remove_unheld(task.facts.read(|facts| facts.report.as_ref().map(|report| report.events)));
         }
         Ok(())
     }
@@ -562,11 +563,18 @@ impl Supervisor {
     /// Keeps the shim from leaving until [`Self::release`]: for a launch, a task, or the making or removal of a
     /// sandbox.
     pub(super) fn hold(&self) {
-        self.happen(shim::Trigger::Begun);
+        self.apply(shim::Trigger::Begun);
     }
 
     /// Ends one [`Self::hold`].
     pub(super) fn release(&self) {
-        self.happen(shim::Trigger::Done);
+        self.apply(shim::Trigger::Done);
+    }
+}
+
+impl Task {
+    /// Notes that the shim moves to its own cgroup in a moment.
+    pub(super) fn note_settling(&self) {
+        self.facts.update_silently(|facts| facts.settles_at = Some(Moment::now().after(SETTLED)));
     }
 }

@@ -96,8 +96,8 @@ impl Task {
     /// A task as `plan` has it, whose record says which process is its init.
     pub fn with(id: TaskId, plan: LaunchPlan, handles: TaskHandles) -> Task {
         let LaunchPlan { spec, namespaces, filter, record, particulars, folder, owns_folder, .. } = plan;
-        let LaunchPlan { reserve, lock, claimed, shared, .. } = plan;
-        let exec_slots = record.outlives_shim().then(|| ExecSlots::of(&folder));
+        let LaunchPlan { reserve, exec_slots, lock, claimed, shared, .. } = plan;
+        let exec_slots = exec_slots.or_else(|| record.outlives_shim().then(|| ExecSlots::of(&folder)));
         let handles = TaskHandles { exec_slots, reserve, lock, claimed, shared, ..handles };
         Task {
             id,
@@ -116,11 +116,11 @@ impl Task {
 
     /// Holds what an init with this pid was launched in, where it may leave that. Called before its program is executed.
     pub(super) fn hold_entrance(&self, pid: i32) -> Result<()> {
-        let (is_bowline_init, is_recorded) = self.facts.look(|facts| (facts.record.init, facts.record.outlives_shim()));
+        let (is_bowline_init, is_recorded) = self.facts.read(|facts| (facts.record.init, facts.record.outlives_shim()));
         let entrance = Entrance::of_new(pid, &self.namespaces, self.filter.as_ref(), is_bowline_init)?;
         if is_recorded {
             let launched_in = entrance.identities(pid)?;
-            self.facts.note(|facts| facts.record.launched_in = launched_in);
+            self.facts.update_silently(|facts| facts.record.launched_in = launched_in);
         }
         self.handles.borrow_mut().entrance = entrance;
         Ok(())
@@ -128,22 +128,22 @@ impl Task {
 
     /// When the lifecycle needs the next [`Trigger::Tick`].
     pub fn deadline(&self) -> Option<Moment> {
-        self.facts.look(|facts| facts.life.deadline())
+        self.facts.read(|facts| facts.life.deadline())
     }
 
     /// The word for the task's state.
     pub fn status(&self) -> Status {
-        self.facts.look(|facts| facts.life.status())
+        self.facts.read(|facts| facts.life.status())
     }
 
     /// Whether init can be signalled, or could a moment ago.
     pub fn is_live(&self) -> bool {
-        self.facts.look(|facts| facts.life.is_live())
+        self.facts.read(|facts| facts.life.is_live())
     }
 
     /// Init's pid, until its exit is known; init may have been reaped a moment before that.
     pub fn pid(&self) -> Option<i32> {
-        self.facts.look(|facts| facts.record.pid.filter(|_| facts.life.is_live()))
+        self.facts.read(|facts| facts.record.pid.filter(|_| facts.life.is_live()))
     }
 
     pub fn state(&self) -> TaskState {
@@ -154,14 +154,14 @@ impl Task {
             pid: self.pid(),
             terminal: handles.lines().is_some_and(Lines::has_terminal),
             takes_input: handles.lines().is_some_and(Lines::take_input),
-            health: self.facts.look(|facts| facts.history.health.clone()),
+            health: self.facts.read(|facts| facts.history.health.clone()),
             unwritten: self.unwritten().map(Box::new),
         }
     }
 
     /// The exit report, while it cannot be written.
     pub fn unwritten(&self) -> Option<ExitReport> {
-        self.facts.look(|facts| facts.report.as_ref().filter(|report| report.unwritten.is_some()).cloned())
+        self.facts.read(|facts| facts.report.as_ref().filter(|report| report.unwritten.is_some()).cloned())
     }
 
     /// Attaches a client to init's streams.
@@ -211,7 +211,7 @@ impl Task {
                 .cloned()
                 .ok_or_else(|| Error::new(Kind::WrongState, format!("task {} is still being launched", self.id))),
             Some(name) => {
-                let number = self.facts.look(|facts| facts.exec_named(name));
+                let number = self.facts.read(|facts| facts.exec_named(name));
                 let lines = number.and_then(|number| handles.execs.get(&number)?.lines().cloned());
                 lines
                     .ok_or_else(|| Error::new(Kind::NotFound, format!("task {} runs no command named {name}", self.id)))
@@ -219,35 +219,9 @@ impl Task {
         }
     }
 
-    /// Waits until the task has run for `span` without a pause. Returns false once the task is ending. `due` keeps
-    /// the time when the wait is over.
-    pub async fn runs_for(&self, span: Duration, due: fn(&mut TaskFacts) -> Option<&mut Option<Moment>>) -> bool {
-        let set = |moment| self.facts.note(|facts| due(facts).map(|due| *due = moment));
-        loop {
-            match self.status() {
-                Status::Running => {
-                    let then = Moment::now().after(span);
-                    let then = self.facts.note(|facts| due(facts).map(|due| *due.get_or_insert(then)));
-                    let Some(then) = then else { return false };
-                    let changed = self.facts.until_it(|facts| facts.life.status() != Status::Running);
-                    let has_run = tokio::time::timeout(then.to_come(), changed).await.is_err();
-                    set(None);
-                    if has_run {
-                        return true;
-                    }
-                }
-                was @ (Status::Created | Status::Paused) => {
-                    set(None);
-                    self.facts.until_it(|facts| facts.life.status() != was).await;
-                }
-                Status::Stopping | Status::Exited => return false,
-            }
-        }
-    }
-
     /// The signal and grace period of a stop that names none.
     pub fn stop_defaults(&self) -> (Signal, Duration) {
-        self.facts.look(|facts| match &facts.record.task {
+        self.facts.read(|facts| match &facts.record.task {
             Some(task) => (task.stop.signal(), task.stop.grace()),
             None => (Stop::default().signal(), GRACE_OF_A_BUNDLE),
         })
@@ -279,18 +253,18 @@ impl Task {
     }
 
     /// Applies a trigger to the task's life, and performs the action that follows.
-    pub fn happen(self: &Rc<Self>, layout: &Rc<Layout>, trigger: Trigger) -> Result<()> {
+    pub fn apply(self: &Rc<Self>, layout: &Rc<Layout>, trigger: Trigger) -> Result<()> {
         let until = match trigger {
             Trigger::Stop(plan, _) => Some(plan.kill_at),
             Trigger::Kill => Some(Moment::now()),
             _ => None,
         };
         if let Some(until) = until {
-            self.asked_to_end.change(|at| *at = Some(at.map_or(until, |at| at.min(until))));
+            self.asked_to_end.update(|at| *at = Some(at.map_or(until, |at| at.min(until))));
         }
-        let action = self.facts.change(|facts| {
+        let action = self.facts.update(|facts| {
             let before = facts.life;
-            let action = facts.life.on(trigger);
+            let action = facts.life.apply(trigger);
             if facts.life != before {
                 facts.steps += 1;
                 facts.step_due = None;
@@ -301,12 +275,12 @@ impl Task {
             Action::Nothing => Ok(()),
             Action::Freeze => self.with_cgroup(|c| layout.freeze(c, true))?.inspect_err(|_| {
                 // Back to the old state: processes that were frozen run again.
-                let _ = self.facts.change(|facts| facts.life.on(Trigger::Resume));
+                let _ = self.facts.update(|facts| facts.life.apply(Trigger::Resume));
                 let _ = self.with_cgroup(|c| layout.freeze(c, false));
             }),
             Action::Thaw => self.with_cgroup(|c| layout.freeze(c, false))?.inspect_err(|_| {
                 // The resume can be tried again.
-                let _ = self.facts.change(|facts| facts.life.on(Trigger::Pause));
+                let _ = self.facts.update(|facts| facts.life.apply(Trigger::Pause));
             }),
             Action::Signal(signal) => {
                 // Another process may have frozen the task, which would then not handle the signal.
@@ -359,14 +333,14 @@ impl Task {
     pub async fn frozen(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
         let give_up = Moment::now().after(FREEZE);
         let mut looks = 0;
-        let steps = self.facts.look(|facts| facts.steps);
+        let steps = self.facts.read(|facts| facts.steps);
         while !self.with_cgroup(|c| layout.is_frozen(c))? {
-            if self.facts.look(|facts| facts.steps) != steps {
+            if self.facts.read(|facts| facts.steps) != steps {
                 let message = format!("task {} was resumed or stopped before it was frozen", self.id);
                 return Err(Error::new(Kind::WrongState, message));
             }
             if Moment::now() > give_up {
-                self.happen(layout, Trigger::Resume)?;
+                self.apply(layout, Trigger::Resume)?;
                 let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);
                 return Err(Error::new(Kind::Timeout, message));
             }
@@ -386,7 +360,7 @@ impl Task {
         }
         if signal == Signal::KILL || self.is_held_from(signal) {
             // A frozen process does not even die, and no process may be left.
-            return self.happen(layout, Trigger::Kill);
+            return self.apply(layout, Trigger::Kill);
         }
         self.send(signal.number())
     }
@@ -418,7 +392,7 @@ impl Task {
             // Ended already, and not yet reaped.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             outcome => {
-                self.facts.change(|facts| facts.history.sent.insert(signal));
+                self.facts.update(|facts| facts.history.sent.insert(signal));
                 outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
             }
         }
@@ -427,7 +401,7 @@ impl Task {
     /// Kills everything in the task's cgroup repeatedly, until it is empty.
     fn kill(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
         let processes = self.with_cgroup(|c| layout.processes(c).len())?;
-        self.facts.change(|facts| {
+        self.facts.update(|facts| {
             // Besides the program, and besides an init of ours.
             let program = 1 + usize::from(facts.record.init);
             facts.killed.get_or_insert(processes.saturating_sub(program) as u64).to_owned()
@@ -471,7 +445,7 @@ impl Task {
             if count == 0 {
                 return;
             }
-            self.facts.change(|facts| {
+            self.facts.update(|facts| {
                 if facts.life == Life::Exited {
                     // An init that has kept output is not among the rest.
                     facts.rest_killed += count.saturating_sub(keeper as u64);
@@ -482,7 +456,7 @@ impl Task {
 
     /// The time when the current step of the task's end has taken `span`.
     pub fn step_due(&self, span: Duration) -> Moment {
-        self.facts.note(|facts| *facts.step_due.get_or_insert_with(|| Moment::now().after(span)))
+        self.facts.update_silently(|facts| *facts.step_due.get_or_insert_with(|| Moment::now().after(span)))
     }
 
     /// Checks that init lives, or the exec with that name.
@@ -491,7 +465,7 @@ impl Task {
             None if self.is_live() => Ok(()),
             None => Err(self.has_exited()),
             Some(name) => {
-                let number = self.facts.look(|facts| facts.exec_named(name));
+                let number = self.facts.read(|facts| facts.exec_named(name));
                 number.map(drop).ok_or_else(|| self.exec_has_exited(name))
             }
         }
@@ -504,7 +478,7 @@ impl Task {
     /// Sends a signal to the exec with that name.
     pub fn signal_exec(&self, layout: &Rc<Layout>, name: &str, signal: Signal) -> Result<()> {
         let gone = || self.exec_has_exited(name);
-        let number = self.facts.look(|facts| facts.exec_named(name)).ok_or_else(gone)?;
+        let number = self.facts.read(|facts| facts.exec_named(name)).ok_or_else(gone)?;
         let handles = self.handles.borrow();
         let pidfd = handles.execs.get(&number).and_then(|exec| exec.pidfd.as_ref()).ok_or_else(gone)?;
         match sys::pidfd_send_signal(pidfd.as_fd(), signal.number()) {

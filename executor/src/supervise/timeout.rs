@@ -22,11 +22,10 @@ use crate::report::StoppedBy;
 impl Supervisor {
     /// Begins to wait until the time of a task that runs is over, if its description limits it.
     pub(super) fn begin_timeout(self: &Rc<Self>, task: &Rc<Task>) {
-        let limit = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.timeout));
-        let Some(limit) = limit else { return };
-        let left = limit.as_std().saturating_sub(task.facts.look(has_run));
-        task.facts.change(|facts| facts.times_out_at = Some(Moment::now().after(left)));
-        self.time_out_on_time(task);
+        task.note_timeout();
+        if task.facts.read(|facts| facts.times_out_at.is_some()) {
+            self.time_out_on_time(task);
+        }
     }
 
     /// Stops the task when its time is over.
@@ -36,12 +35,22 @@ impl Supervisor {
     }
 
     async fn time_out(self: &Rc<Self>, task: &Rc<Task>) {
-        let Some(then) = task.facts.look(|facts| facts.times_out_at) else { return };
-        then.come().await;
-        task.facts.change(|facts| facts.times_out_at = None);
+        let Some(then) = task.facts.read(|facts| facts.times_out_at) else { return };
+        then.sleep().await;
+        task.facts.update(|facts| facts.times_out_at = None);
         if let Err(error) = self.shutdown(&task.id, None, None, StoppedBy::Timeout) {
             tracing::error!(%error, id = %task.id, "cannot stop a task whose time is over");
         }
+    }
+}
+
+impl Task {
+    /// Notes when its time is over, if its description limits it.
+    pub(super) fn note_timeout(&self) {
+        let limit = self.facts.read(|facts| facts.record.task.as_ref().and_then(|task| task.timeout));
+        let Some(limit) = limit else { return };
+        let left = limit.as_std().saturating_sub(self.facts.read(has_run));
+        self.facts.update(|facts| facts.times_out_at = Some(Moment::now().after(left)));
     }
 }
 

@@ -22,7 +22,7 @@ impl Supervisor {
         let _turn = task.turns.updating.lock().await;
         let (update, notes) = self.settled(id, update);
         let update = &update;
-        let (merged, mut changes) = task.facts.look(|facts| host::change(facts.record.description()?, update))?;
+        let (merged, mut changes) = task.facts.read(|facts| host::change(facts.record.description()?, update))?;
         let said = match self.sandbox() {
             None => self.change(&task, &changes).await.map(|()| Vec::new())?,
             Some(sandbox) => {
@@ -31,7 +31,7 @@ impl Supervisor {
                     // A pod's rule makes them of the limit.
                     cpu.set_shares(joined.cpu.shares);
                 }
-                let by_rule = sandbox.facts.look(|f| own_memory(&f.record.sandbox, &merged, self.memory_qos()));
+                let by_rule = sandbox.facts.read(|f| own_memory(&f.record.sandbox, &merged, self.memory_qos()));
                 let files = changes.unified().iter().flatten().any(|(file, _)| by_rule.contains_key(file));
                 if files || changes.memory().is_some() && !by_rule.is_empty() {
                     changes.unified_mut().get_or_insert_default().extend(by_rule);
@@ -42,9 +42,13 @@ impl Supervisor {
                 self.change_member(&sandbox, &merged, (id, notes), &resources, act).await?
             }
         };
-        task.facts.change(|facts| facts.record.task = Some(merged));
+        let has_bundle = merged.bundle.is_some();
+        task.facts.update(|facts| facts.record.task = Some(merged));
         self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
         task.write_record()?;
+        if has_bundle {
+            bundle::keep_limits(&task.folder, &changes)?;
+        }
         Ok(said)
     }
 
@@ -53,7 +57,7 @@ impl Supervisor {
         let mut update = update.clone();
         let Some(sandbox) = self.sandbox().filter(|_| update.cpu.shares.is_some()) else { return (update, None) };
         let asked = update.cpu.shares;
-        let (shares, notes) = sandbox.facts.look(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
+        let (shares, notes) = sandbox.facts.read(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
         update.cpu.shares = shares;
         (update, Some(notes))
     }

@@ -45,7 +45,7 @@ impl Supervisor {
     /// # Errors
     /// `Unsupported` if the kernel does not report such events, or if the shim has no cgroup of its own to watch.
     pub(super) fn open_watch(&self, task: &Task) -> Result<Opened> {
-        let watch = task.facts.look(|facts| facts.record.task.as_ref().map(|task| task.watch.clone()));
+        let watch = task.facts.read(|facts| facts.record.task.as_ref().map(|task| task.watch.clone()));
         let Some(watch) = watch else { return Ok(Opened::default()) };
         let refused = |policy: &str, error: Error| error.within(format_args!("watch.{policy}"));
         if watch.unexpected_processes.is_some() && self.overhead.path().is_none() {
@@ -79,7 +79,7 @@ impl Supervisor {
     /// Watches the task until its end.
     pub(super) fn begin_watch(self: &Rc<Self>, task: &Rc<Task>, opened: Opened) {
         let watch =
-            task.facts.look(|facts| facts.record.task.as_ref().map(|task| task.watch.clone())).unwrap_or_default();
+            task.facts.read(|facts| facts.record.task.as_ref().map(|task| task.watch.clone())).unwrap_or_default();
         if let Some((file, above, action)) = opened.high {
             let supervisor = self.clone();
             until_end(task, async move |task| supervisor.watch_high(task, &file, above, action).await);
@@ -107,7 +107,7 @@ impl Supervisor {
             task.rests(|watched| &mut watched.high.due).await;
             task.has_rested(|watched| &mut watched.high.due);
             let events = file.count("high").unwrap_or_default();
-            if task.facts.note(|facts| facts.history.watched.high.rule.exceeded(events, above)) {
+            if task.facts.update_silently(|facts| facts.history.watched.high.rule.exceeded(events, above)) {
                 task.rest(|watched| &mut watched.high.due);
                 self.found(task, Finding::MemoryHigh { events, above }, action);
                 self.remember(task);
@@ -154,9 +154,9 @@ impl Supervisor {
 
     async fn watch_memory(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchMemory) {
         let wanted = [(Part::Total, watch.above), (Part::Anon, watch.anon_above), (Part::Cache, watch.cache_above)];
-        while task.runs_for(watch.every(), |facts| Some(&mut facts.history.watched.memory.due)).await {
+        while self.runs_for(task, watch.every(), |facts| Some(&mut facts.history.watched.memory.due)).await {
             let Ok(use_now) = task.with_cgroup(|cgroup| stats::memory_in_use(&self.layout, cgroup)) else { return };
-            let before = task.facts.look(|facts| facts.history.watched.memory.rule);
+            let before = task.facts.read(|facts| facts.history.watched.memory.rule);
             for (index, (part, above)) in wanted.iter().enumerate() {
                 let bytes = match part {
                     Part::Total => use_now.total_bytes,
@@ -166,11 +166,14 @@ impl Supervisor {
                 // An unknown figure leaves the rule as it was.
                 let (Some(bytes), Some(above)) = (bytes, above) else { continue };
                 let above_bytes = above.as_u64();
-                if task.facts.note(|facts| facts.history.watched.memory.rule[index].holds(bytes > above_bytes)) {
+                if task
+                    .facts
+                    .update_silently(|facts| facts.history.watched.memory.rule[index].holds(bytes > above_bytes))
+                {
                     self.found(task, Finding::Memory { part: *part, bytes, above_bytes }, watch.action);
                 }
             }
-            if task.facts.look(|facts| facts.history.watched.memory.rule != before) {
+            if task.facts.read(|facts| facts.history.watched.memory.rule != before) {
                 self.remember(task);
             }
         }
@@ -178,15 +181,16 @@ impl Supervisor {
 
     async fn watch_throttled(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchThrottled) {
         let (above_usec, every_usec) = (usec(watch.above.unwrap_or_default().as_std()), usec(watch.every()));
-        while task.runs_for(watch.every(), |facts| Some(&mut facts.history.watched.throttled.due)).await {
+        while self.runs_for(task, watch.every(), |facts| Some(&mut facts.history.watched.throttled.due)).await {
             let now = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup));
             let Ok(now) = now else { return };
             let Some(now) = now else { continue };
-            let (usec, news, changed) = task.facts.note(|TaskFacts { history: History { watched, .. }, .. }| {
-                let usec = now.saturating_sub(std::mem::replace(&mut watched.throttled_usec, now));
-                let before = watched.throttled.rule;
-                (usec, watched.throttled.rule.holds(usec > above_usec), watched.throttled.rule != before)
-            });
+            let (usec, news, changed) =
+                task.facts.update_silently(|TaskFacts { history: History { watched, .. }, .. }| {
+                    let usec = now.saturating_sub(std::mem::replace(&mut watched.throttled_usec, now));
+                    let before = watched.throttled.rule;
+                    (usec, watched.throttled.rule.holds(usec > above_usec), watched.throttled.rule != before)
+                });
             if news {
                 self.found(task, Finding::Throttled { usec, above_usec, every_usec }, watch.action);
             }
@@ -200,20 +204,20 @@ impl Supervisor {
     pub(super) fn forget_throttling(&self, task: &Task) {
         let is_watched =
             |facts: &TaskFacts| facts.record.task.as_ref().is_some_and(|task| task.watch.throttled.is_some());
-        if !task.facts.look(is_watched) {
+        if !task.facts.read(is_watched) {
             return;
         }
         if let Ok(Some(usec)) = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup)) {
-            task.facts.note(|facts| facts.history.watched.throttled_usec = usec);
+            task.facts.update_silently(|facts| facts.history.watched.throttled_usec = usec);
         }
     }
 
     async fn watch_processes(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchProcesses) {
         let Some(path) = self.overhead.path() else { return };
-        while task.runs_for(watch.every(), |facts| Some(&mut facts.history.watched.processes.due)).await {
+        while self.runs_for(task, watch.every(), |facts| Some(&mut facts.history.watched.processes.due)).await {
             let strays = self.strays(&path);
             if let Some((processes, others)) =
-                task.facts.note(|facts| facts.history.watched.processes.rule.twice(strays))
+                task.facts.update_silently(|facts| facts.history.watched.processes.rule.twice(strays))
             {
                 self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action);
                 self.remember(task);
@@ -228,7 +232,7 @@ impl Supervisor {
             shim: rustix::process::getpid().as_raw_nonzero().get(),
             parent: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get()),
             tasks: &self.task_pids(),
-            helpers: &self.facts.look(|facts| facts.helpers.clone()),
+            helpers: &self.facts.read(|facts| facts.helpers.clone()),
             mark: name.as_str(),
         };
         unexpected(&self.layout.processes_at(path), &family)
@@ -238,7 +242,7 @@ impl Supervisor {
     fn task_pids(&self) -> BTreeSet<i32> {
         let tasks = self.tasks.borrow();
         let pids = |task: &Rc<Task>| {
-            let execs: Vec<i32> = task.facts.look(|facts| facts.execs_by_pid().into_keys().collect());
+            let execs: Vec<i32> = task.facts.read(|facts| facts.execs_by_pid().into_keys().collect());
             task.pid().into_iter().chain(execs)
         };
         tasks.values().flat_map(pids).collect()
@@ -256,7 +260,7 @@ impl Supervisor {
             WatchAction::Report => {}
             WatchAction::Stop => {
                 task.facts
-                    .change(|facts| facts.history.stopped_for = facts.history.stopped_for.take().or(Some(finding)));
+                    .update(|facts| facts.history.stopped_for = facts.history.stopped_for.take().or(Some(finding)));
                 if let Err(error) = self.shutdown(&task.id, None, None, StoppedBy::Watch) {
                     tracing::error!(%error, id = %task.id, "cannot stop a task that its watch asks to stop");
                 }
@@ -275,7 +279,7 @@ impl Supervisor {
 
     /// Lifts the limits that hold a task back, if it has any of its own.
     async fn lift(self: &Rc<Self>, task: &Task) -> Result<()> {
-        let update = task.facts.look(|facts| facts.record.task.as_ref().and_then(Update::lifting));
+        let update = task.facts.read(|facts| facts.record.task.as_ref().and_then(Update::lifting));
         match update {
             Some(update) => self.update(&task.id, &update).await.map(drop),
             None => Ok(()),
@@ -293,18 +297,18 @@ type Slot = fn(&mut Watched) -> &mut Option<Moment>;
 impl Task {
     /// Keeps a policy silent for [`REST`].
     fn rest(&self, due: Slot) {
-        self.facts.note(|facts| *due(&mut facts.history.watched) = Some(Moment::now().after(REST)));
+        self.facts.update_silently(|facts| *due(&mut facts.history.watched) = Some(Moment::now().after(REST)));
     }
 
     /// Waits until a policy's silence is over. Returns whether it was silent.
     async fn rests(&self, due: Slot) -> bool {
-        let Some(until) = self.facts.note(|facts| *due(&mut facts.history.watched)) else { return false };
-        until.come().await;
+        let Some(until) = self.facts.update_silently(|facts| *due(&mut facts.history.watched)) else { return false };
+        until.sleep().await;
         true
     }
 
     fn has_rested(&self, due: Slot) {
-        self.facts.note(|facts| *due(&mut facts.history.watched) = None);
+        self.facts.update_silently(|facts| *due(&mut facts.history.watched) = None);
     }
 }
 

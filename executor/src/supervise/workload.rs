@@ -11,7 +11,7 @@ use crate::claim::End;
 impl Task {
     /// Waits until the task's program has ended: with init, unless that keeps its output.
     pub(super) async fn program_ended(&self) -> End {
-        if let Some(end) = self.facts.look(|facts| facts.end) {
+        if let Some(end) = self.facts.read(|facts| facts.end) {
             return end;
         }
         let (claim, init_watch) = {
@@ -29,7 +29,7 @@ impl Task {
             }
         }
         let end = claim.ended().await;
-        self.facts.look(|facts| match end.ended {
+        self.facts.read(|facts| match end.ended {
             // Whoever has killed both at once knows how they ended, also where the kernel does not tell.
             Ended::Unknown if facts.record.init && facts.history.sent.contains(&libc::SIGKILL) => {
                 End { ended: Ended::Signaled(libc::SIGKILL), ..end }
@@ -61,14 +61,14 @@ impl Task {
     /// The pid of the program below `bowline-init`, its first child; `None` where it has ended or the kernel tells no
     /// children.
     pub(super) fn find_workload(&self) -> Option<i32> {
-        let pid = self.facts.look(|facts| facts.record.pid.filter(|_| facts.record.init))?;
+        let pid = self.facts.read(|facts| facts.record.pid.filter(|_| facts.record.init))?;
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
         children.split_whitespace().next()?.parse().ok()
     }
 
     /// The program below `bowline-init`, if it lives.
     pub(super) fn open_workload(&self) -> Option<OwnedFd> {
-        let (init, workload) = self.facts.look(|facts| facts.record.pid.zip(facts.record.workload_pid))?;
+        let (init, workload) = self.facts.read(|facts| facts.record.pid.zip(facts.record.workload_pid))?;
         let pidfd = sys::pidfd_open(workload).ok()?;
         // By now the pid may be another process's: the parent tells, as the pidfd is open.
         let parent = proc_stat::parent(workload)?;

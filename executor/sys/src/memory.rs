@@ -4,7 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use libc::c_void;
 
 /// Gives pages without allocations back to the kernel, wherever they are; malloc_trim(3).
 pub fn give_back_memory() {
@@ -46,42 +49,38 @@ pub fn let_go_of_code() {
     unsafe { libc::madvise((&raw const __executable_start).cast_mut().cast(), length, libc::MADV_DONTNEED) };
 }
 
-/// A pid in a page that the shim shares with a worker. The kernel stores the pid of the worker's
+/// A pid in memory that the shim shares with a worker. The kernel stores the pid of the worker's
 /// child there (clone(2), CLONE_PARENT_SETTID) before the child runs, so the shim knows it even if
 /// the worker was killed before it could report.
-pub struct SharedPid(NonNull<AtomicI32>);
+pub struct SharedPid {
+    memory: Rc<MappedFile>,
+    offset: usize,
+}
 
 impl SharedPid {
-    const SIZE: usize = size_of::<AtomicI32>();
-
-    /// Maps the page; no pid is stored yet.
+    /// Memory for it alone; no pid is stored yet.
     pub fn new() -> io::Result<SharedPid> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let length = size_of::<AtomicU32>();
         // SAFETY: a new mapping overlaps no existing one.
-        let page = unsafe { libc::mmap(ptr::null_mut(), Self::SIZE, access, kind, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(page.cast()).map(SharedPid).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+        let at = unsafe { libc::mmap(ptr::null_mut(), length, access, kind, -1, 0) };
+        Ok(SharedPid { memory: Rc::new(MappedFile { at: mapped(at)?, length }), offset: 0 })
+    }
+
+    /// At `offset` of a file, which outlives the shim. Clears what is stored there.
+    pub fn within(memory: &Rc<MappedFile>, offset: usize) -> SharedPid {
+        memory.store(offset, 0);
+        SharedPid { memory: memory.clone(), offset }
     }
 
     /// The stored pid, if any.
     pub fn get(&self) -> Option<i32> {
-        // SAFETY: the mapping lasts as long as `self`, is aligned to a page, and its zeroes are a
-        // valid value; every write replaces the whole value.
-        let pid = unsafe { self.0.as_ref() }.load(Ordering::Acquire);
+        let pid = self.memory.load(self.offset) as i32;
         (pid != 0).then_some(pid)
     }
 
     pub(super) fn address(&self) -> u64 {
-        self.0.as_ptr() as u64
-    }
-}
-
-impl Drop for SharedPid {
-    fn drop(&mut self) {
-        // SAFETY: it is mapped, and nothing refers to it any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::SIZE) };
+        self.memory.number(self.offset).as_ptr() as u64
     }
 }
 
@@ -105,10 +104,7 @@ impl SharedText {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping overlaps no existing one.
         let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<Text>(), access, kind, -1, 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(memory.cast()).map(SharedText).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+        mapped(memory).map(SharedText)
     }
 
     /// Stores `text` without a system call, unless it is too long. The child calls this once.
@@ -144,6 +140,14 @@ impl Drop for SharedText {
     }
 }
 
+/// What mmap(2) has returned.
+fn mapped<T>(at: *mut c_void) -> io::Result<NonNull<T>> {
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
 /// The beginning of a file, mapped into memory: what is stored there outlives this process.
 #[derive(Debug)]
 pub struct MappedFile {
@@ -157,11 +161,7 @@ impl MappedFile {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping overlaps no existing one.
         let at = unsafe { libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(MappedFile { at, length })
+        Ok(MappedFile { at: mapped(at)?, length })
     }
 
     pub fn bytes(&self) -> &[u8] {

@@ -38,20 +38,39 @@ impl Ended {
     }
 }
 
+/// A child that was reaped.
+#[derive(Debug, Clone, Copy)]
+pub struct Reaped {
+    pub pid: pid_t,
+    pub ended: Ended,
+    /// CPU time of the child and of all below it that were waited for, in µs (getrusage(2)).
+    pub cpu_usec: u64,
+}
+
 /// Reaps one ended child, whatever its exit signal; `None` when none is left.
 ///
 /// The only place that waits for children: a second one would steal statuses.
-pub fn reap() -> io::Result<Option<(pid_t, Ended)>> {
+pub fn reap() -> io::Result<Option<Reaped>> {
     let mut status: c_int = 0;
-    // SAFETY: `status` outlives the call. `__WALL`: children cloned with
+    // SAFETY: only numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `status` and `usage` outlive the call. `__WALL`: children cloned with
     // another exit signal than SIGCHLD are reaped too.
-    let rc = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
+    let rc = unsafe { libc::wait4(-1, &mut status, libc::WNOHANG | libc::__WALL, &mut usage) };
     match check(c_long::from(rc)) {
         Ok(0) => Ok(None),
-        Ok(pid) => Ok(Some((pid as pid_t, ended(status)))),
+        Ok(pid) => Ok(Some(Reaped {
+            pid: pid as pid_t,
+            ended: ended(status),
+            cpu_usec: usec(usage.ru_utime) + usec(usage.ru_stime),
+        })),
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn usec(time: libc::timeval) -> u64 {
+    u64::try_from(time.tv_sec * 1_000_000 + time.tv_usec).unwrap_or(0)
 }
 
 /// Whether `pid` is a child of this process that was not reaped.

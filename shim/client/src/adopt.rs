@@ -56,7 +56,7 @@ pub async fn live(folder: &Folder, id: &str, programs: &Programs) -> Result<Shim
     match find_or_adopt(folder, id, programs).await? {
         Presence::Live(shim) => Ok(shim),
         Presence::Exited(_) => Err(exited(id)),
-        Presence::Dead => Err(dead(id)),
+        Presence::Dead => Err(dead(folder, id)),
         Presence::Starting => Err(starting(id)),
     }
 }
@@ -76,7 +76,8 @@ pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<boo
         return Err(refused(&folder, &Error::new(Kind::Unsupported, OTHER_CGROUPS)));
     }
     if lacks_rights() {
-        return Err(refused(&folder, &Error::new(Kind::Unsupported, LACKS_RIGHTS)));
+        let lacks = Error::new(Kind::Unsupported, "without CAP_SYS_ADMIN it could run no command in it");
+        return Err(refused(&folder, &lacks.hint("run the command as root with all capabilities")));
     }
     let Some(lock) = lock_or_shim(&folder, id).await? else { return Ok(true) };
     if folder.exit()?.is_some() {
@@ -87,8 +88,6 @@ pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<boo
     let child = spawn_from(&programs.shim()?, &folder, lock, &shim_cgroup, Begin::Adopting(events, its))?;
     answers(&folder, child, ours).await.map(|()| true)
 }
-
-const LACKS_RIGHTS: &str = "without CAP_SYS_ADMIN it could run no command in it";
 
 /// Whether a launch would fail too: it makes namespaces and mounts.
 fn lacks_rights() -> bool {
@@ -189,14 +188,17 @@ fn refused(folder: &Folder, why: &Error) -> Error {
         // The others would be taken for what the caller's own request met.
         _ => Kind::Internal,
     };
-    let what = if folder.is_sandbox() { "sandbox" } else { "task" };
+    let (what, command) = if folder.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
+    let name = folder.name();
     let otherwise = || {
         let log = folder.file("shim.log");
-        format!(
-            "run the command as root with all capabilities, where the {what} was started; {} may say more",
-            log.display()
-        )
+        let more = format!("{} may say more", log.display());
+        match kind {
+            // From here its processes may be out of reach.
+            Kind::WrongState | Kind::Unsupported => format!("run the command where the {what} was started; {more}"),
+            _ => format!("{more}; `bowline {command} -f {name}` ends and removes what is left of it"),
+        }
     };
-    let message = format!("no new shim can take over {what} {}, whose shim died: {why}", folder.name());
+    let message = format!("no new shim can take over {what} {name}, whose shim died: {why}");
     Error::new(kind, message).hint(why.hint_text().map_or_else(otherwise, str::to_owned))
 }

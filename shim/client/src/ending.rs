@@ -43,6 +43,7 @@ pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result
                 }
             }
             Presence::Exited(report) => return Ok(*report),
+            Presence::Dead if runs(folder) => return Err(dead(folder, id)),
             Presence::Dead => return Ok(died_with_shim(folder.record()?.as_ref())),
             Presence::Starting => return Err(starting(id)),
         }
@@ -70,7 +71,7 @@ pub async fn stop(
             Presence::Exited(report) if report.shim_died => return Err(end_not_known(id, &report)),
             Presence::Exited(report) => return Ok(*report),
             Presence::Dead | Presence::Starting if was_asked && never_started(folder) => return Err(given_up(id)),
-            Presence::Dead => return Err(dead(id)),
+            Presence::Dead => return Err(dead(folder, id)),
             Presence::Starting => return Err(starting(id)),
         };
         let asked = shim.stop(signal.map(Signal::number), grace).await;
@@ -154,6 +155,10 @@ pub struct Removed {
 /// not take over one that runs.
 pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<Removal> {
     let folder = pinned(&folder, id)?;
+    if folder.is_sandbox() {
+        return Err(Error::new(Kind::WrongState, format!("{id} is a sandbox, and no task"))
+            .hint(format!("`bowline sandbox rm {id}` removes it, with -f also while members run")));
+    }
     let how = match ended(&folder, id, force, programs).await {
         Err(error) if force && error.kind() == Kind::Unavailable => How::Silent,
         Err(error) if is_gone(&folder, &error) => How::Gone,
@@ -183,7 +188,7 @@ async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -
             },
             Presence::Live(_) | Presence::Exited(_) => break,
             Presence::Dead => match lock_or_shim(folder, id).await? {
-                Some(lock) => return Ok(How::Dead(lock, force)),
+                Some(lock) => return dead_one(folder, id, lock, force),
                 // Somebody else has had a new shim take it over.
                 None => continue,
             },
@@ -200,8 +205,22 @@ async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -
     match folder.exit() {
         Ok(Some(_)) => Ok(How::Ended(lock)),
         Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
-        Ok(None) | Err(_) => Ok(How::Dead(lock, force)),
+        Ok(None) | Err(_) => dead_one(folder, id, lock, force),
     }
+}
+
+/// How a task is removed that nobody has. Its init may run all the same: no shim can take it over, or its shim lives, and
+/// somebody has replaced its lock.
+fn dead_one(folder: &Folder, id: &TaskId, lock: Lock, force: bool) -> Result<How> {
+    if !force && matches!(folder.record(), Ok(Some(record)) if record.may_run()) {
+        return Err(has_not_ended(id));
+    }
+    Ok(How::Dead(lock, force))
+}
+
+fn has_not_ended(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} has not ended"))
+        .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`"))
 }
 
 /// Whether this error is that of a task that somebody has removed.
@@ -231,8 +250,7 @@ async fn end(mut shim: Shim, folder: &Folder, id: &TaskId, force: bool) -> Resul
         {
             return Ok(Ending::Reported(Box::new(report)));
         }
-        return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
-            .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
+        return Err(has_not_ended(id));
     }
     match shim.stop(Some(Signal::KILL.number()), Some(0)).await {
         // The shim runs before it is asked to launch the task. While somebody holds the folder, that request is still

@@ -1,6 +1,8 @@
 //! The errors of what is asked of a task that cannot answer.
 
-use bowline_executor::{Error, ExitReport, Kind};
+use bowline_executor::{Error, ExitReport, Folder, Kind};
+
+use crate::left_behind::why_not;
 
 /// The error for a task that does not exist.
 pub fn unknown(id: &str) -> Error {
@@ -18,9 +20,21 @@ pub fn exited(id: &str) -> Error {
         .hint(format!("`bowline wait --json {id}` tells how, `bowline rm {id}` removes it"))
 }
 
-/// The error for a task whose shim died.
-pub fn dead(id: &str) -> Error {
-    dead_because(id, "")
+/// The error for the task in `folder`, whose shim died, and that has no other one.
+pub fn dead(folder: &Folder, id: &str) -> Error {
+    match folder.record() {
+        Ok(Some(record)) if record.runs() => {
+            let why = why_not(folder).ok().flatten().map_or_else(String::new, |why| format!(": {why}"));
+            let message =
+                format!("the shim of task {id} died, and no other one can take over the task, which runs{why}");
+            let hint = match record.is_of_this_boot() {
+                true => format!("`bowline rm -f {id}` ends and removes it"),
+                false => format!("`bowline inspect {id}` shows its record"),
+            };
+            Error::new(Kind::WrongState, message).hint(hint)
+        }
+        _ => dead_because(id, ""),
+    }
 }
 
 /// As [`dead`], with what the task's report says of that.

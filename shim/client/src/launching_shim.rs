@@ -333,7 +333,7 @@ async fn unheld(folder: &Folder) -> Result<()> {
 
 /// A new folder, pinned: what is done about the launch is never done to a later task of the same name.
 fn pinned((folder, lock): (Folder, Lock)) -> Result<(Folder, Lock)> {
-    match folder.pinned() {
+    match folder.pin() {
         Ok(pinned) => Ok((pinned, lock)),
         Err(error) => {
             drop(lock);

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
-use bowline_executor::{ExitReport, Folder, Kind, Owner, Result};
+use bowline_executor::{ExitReport, Folder, Kind, Owner, Record, Result};
 use tokio::time::sleep;
 
 use crate::patience::{BETWEEN_POLLS, lock_after};
@@ -35,6 +35,26 @@ pub(crate) fn was_begun(folder: &Folder) -> bool {
         Ok(None) => matches!(folder.sandbox(), Ok(Some(record)) if record.adoptable().is_ok()),
         Err(_) => false,
     }
+}
+
+/// Why what is in `folder` cannot be taken over, as far as its records say.
+pub fn why_not(folder: &Folder) -> Result<Option<String>> {
+    let task = folder.record()?;
+    if let Some(why) = task.as_ref().and_then(|task| task.adoptable().err()) {
+        return Ok(Some(why.to_owned()));
+    }
+    if let Err(newer) = folder.check_form() {
+        return Ok(Some(newer.message().to_owned()));
+    }
+    let (folder, none) = match task {
+        None => (folder.clone(), "it has no record"),
+        Some(Record { sandbox: Some(sandbox), .. }) => {
+            (Folder::at(folder.path().with_file_name(sandbox.as_str())), "its sandbox is gone")
+        }
+        Some(Record { sandbox: None, .. }) => return Ok(None),
+    };
+    let why = folder.sandbox()?.map_or(Some(none), |sandbox| sandbox.adoptable().err());
+    Ok(why.map(str::to_owned).or(folder.check_form().err().map(|newer| newer.message().to_owned())))
 }
 
 pub(crate) fn has_report(folder: &Folder) -> Result<bool> {

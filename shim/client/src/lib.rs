@@ -86,7 +86,7 @@ pub use events::Changes;
 #[doc(hidden)]
 pub use kept_connection::Kept;
 #[doc(hidden)]
-pub use left_behind::is_held;
+pub use left_behind::{is_held, why_not};
 #[doc(hidden)]
 pub use presence::{Presence, find};
 #[doc(hidden)]

@@ -15,8 +15,11 @@ use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result, is_frozen};
 use tokio::time::{sleep, timeout};
 
-use crate::connection::{connect, patient};
+use crate::connection::{connect, is_there, patient};
 use bowline_protocol::wire::proto::bowline::Empty;
+
+/// How long a shim that is known by its address alone may take to answer.
+pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// The time between two polls.
 pub const BETWEEN_POLLS: Duration = Duration::from_millis(250);
@@ -158,6 +161,12 @@ pub async fn lock_after(folder: &Folder) -> Result<Lock> {
 /// Whether the shim accepts connections and answers.
 pub async fn serves(folder: &Folder) -> bool {
     timeout(BETWEEN_POLLS, version(folder)).await.unwrap_or(false)
+}
+
+/// Whether the shim that has closed a connection accepts others. One that leaves takes none: it closes what waits as it
+/// ends.
+pub async fn lives_on(folder: &Folder) -> bool {
+    timeout(ANSWERS_WITHIN, version(folder)).await == Ok(true) || is_there(folder).await
 }
 
 /// Whether the shim answers a version call.

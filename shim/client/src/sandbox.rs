@@ -5,7 +5,7 @@ use bowline_spec::id::TaskId;
 
 use crate::adopt::find_or_adopt;
 use crate::connection::patient;
-use crate::patience::Patience;
+use crate::patience::{Patience, turned_away};
 use crate::presence::Presence;
 use crate::shim::Shim;
 use crate::spawn::Programs;
@@ -80,11 +80,12 @@ impl Shim {
     async fn refused(&self, error: &ttrpc::Error) -> Error {
         match from_status(error) {
             Some(told) => told,
+            None if self.turns_away().await => turned_away(&self.id),
             None if matches!(self.folder.exists(), Ok(false)) => {
                 Error::new(Kind::NotFound, format!("there is no sandbox named {}", self.id))
                     .hint("`bowline sandbox ls` lists all")
             }
-            None => self.broke_off().await,
+            None => self.broke_off(),
         }
     }
 

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Record, Result};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
-use crate::connection::{connect_at, connect_watched, is_there, patient};
-use crate::errors::{exited, starting, unknown};
+use crate::connection::{connect_at, connect_watched, patient};
+use crate::errors::{dead, exited, starting, unknown};
 use crate::left_behind::{Socket, gone, is_held, replaced, report_in, socket_of};
-use crate::patience::{self, BEFORE_ASKING, POLLS, Patience, silent, turned_away};
+use crate::patience::{self, ANSWERS_WITHIN, BEFORE_ASKING, POLLS, Patience, silent, turned_away};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, DetachExecRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse,
     Process, ResizeRequest, SignalExecRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest,
@@ -57,13 +57,31 @@ impl Shim {
 
     /// The error of a failed call; explains a broken connection by what the shim has left behind.
     pub(crate) async fn failed(&self, error: &ttrpc::Error) -> Error {
+        if is_unknown(error) && self.lacks_member().await {
+            dead(&self.folder, &self.id)
+        } else {
+            self.explain(error).await
+        }
+    }
+
+    /// Whether it is the shim of a sandbox that could not take this member over, which runs.
+    async fn lacks_member(&self) -> bool {
+        let runs = |record: &Record| record.sandbox.is_some() && record.started_at.is_some() && record.runs();
+        matches!(self.folder.record(), Ok(Some(record)) if runs(&record))
+            && self.client.state(patient(), &self.request()).await.is_err_and(|error| is_unknown(&error))
+    }
+
+    async fn explain(&self, error: &ttrpc::Error) -> Error {
         let told = from_status(error);
+        if told.is_none() && self.turns_away().await {
+            return turned_away(&self.id);
+        }
         let is_gone = told.as_ref().is_none_or(|error| error.kind() == Kind::NotFound);
         if is_gone && matches!(self.folder.exit(), Ok(Some(_))) {
             return exited(&self.id);
         }
         let Some(told) = told else {
-            return if matches!(self.folder.exists(), Ok(false)) { unknown(&self.id) } else { self.broke_off().await };
+            return if matches!(self.folder.exists(), Ok(false)) { unknown(&self.id) } else { self.broke_off() };
         };
         match (told.kind(), told.hint_text()) {
             (Kind::NotFound | Kind::WrongState, None) => {
@@ -73,11 +91,8 @@ impl Shim {
         }
     }
 
-    /// The error of a call whose connection broke: the shim lives and has turned the call away, or it went.
-    pub(crate) async fn broke_off(&self) -> Error {
-        if self.turns_away().await {
-            return turned_away(&self.id);
-        }
+    /// The error of a call whose shim went while it served it.
+    pub(crate) fn broke_off(&self) -> Error {
         let (id, log) = (&self.id, self.folder.file("shim.log"));
         let (what, inspect) =
             if self.folder.is_sandbox() { ("sandbox", "sandbox inspect") } else { ("task", "inspect") };
@@ -106,9 +121,12 @@ impl Shim {
         }
     }
 
-    /// Whether the shim lives and accepts connections although it has closed ours.
-    async fn turns_away(&self) -> bool {
-        is_there(&self.folder).await && !self.has_successor()
+    /// Whether the shim lives and accepts connections although it has closed ours. If it is leaving, returns when it has
+    /// left.
+    pub(crate) async fn turns_away(&self) -> bool {
+        let lives_on = patience::lives_on(&self.folder).await;
+        // What has answered may have been another that has gone since.
+        lives_on && self.socket.is_some() && socket_of(&self.folder) == self.socket
     }
 
     /// Connects again to a shim that may have turned us away, after a call that failed for that reason. Returns whether
@@ -428,10 +446,15 @@ impl Shim {
 
     /// The state of the task; `None` while it is being launched.
     pub async fn state(&self) -> Result<Option<StateResponse>> {
-        match self.answer(self.client.state(patient(), &self.request())).await {
-            Ok(state) => Ok(Some(state)),
+        let asked = async {
+            match self.client.state(patient(), &self.request()).await {
+                Ok(state) => Ok(Some(state)),
+                Err(error) => Err(self.explain(&error).await),
+            }
+        };
+        match self.unless_silent(asked).await {
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            state => state,
         }
     }
 }
@@ -444,9 +467,6 @@ pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
     let report = Some(&state.unwritten).filter(|text| !text.is_empty()).map(|text| serde_json::from_str(text));
     report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
 }
-
-/// How long a shim that is known by its address alone may take to answer.
-pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Everything that the shim at `address` knows, as JSON. `address` is a socket's path, with or without `unix://`.
 ///

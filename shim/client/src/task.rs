@@ -105,8 +105,10 @@ impl Task {
             Ok(Some(told)) => told,
             Ok(None) if is_held(&self.folder)? => return Ok(plain(Status::Created, None)),
             // It ended as we asked.
-            Ok(None) => return ended(self.folder.exit()?, &self.id),
-            Err(error) if error.kind() == Kind::WrongState => return ended(self.folder.exit()?, &self.id),
+            Ok(None) => return ended(self.folder.exit()?, &self.folder, &self.id),
+            Err(error) if error.kind() == Kind::WrongState => {
+                return ended(self.folder.exit()?, &self.folder, &self.id);
+            }
             Err(error) => return Err(error),
         };
         let damaged = || "the shim's word on its task is damaged";
@@ -233,8 +235,8 @@ impl Task {
     }
 }
 
-fn ended(report: Option<ExitReport>, id: &TaskId) -> Result<State> {
-    let report = report.ok_or_else(|| dead(id))?;
+fn ended(report: Option<ExitReport>, folder: &Folder, id: &TaskId) -> Result<State> {
+    let report = report.ok_or_else(|| dead(folder, id))?;
     Ok(State { status: Status::Exited, pid: None, health: None, report: Some(Box::new(report)) })
 }
 

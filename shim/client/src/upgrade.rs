@@ -19,8 +19,8 @@ use rustix::fs::OFlags;
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, patient};
-use crate::patience::POLLS_OF_AN_UPGRADE;
-use crate::shim::{AGAIN, ANSWERS_WITHIN, Shim};
+use crate::patience::{ANSWERS_WITHIN, POLLS_OF_AN_UPGRADE};
+use crate::shim::{AGAIN, Shim};
 
 impl Shim {
     /// Replaces the shim's program by the one at `program`, which goes on with the task; or only asks it whether it

@@ -106,7 +106,7 @@ fn go_on(invocation: Invocation, from: invocation::HandoverArgs) -> Result<()> {
         Ok(Handover { executor, manager: mut handed }) => {
             log::to_fifo(&invocation, handed.log());
             let _ = rustix::thread::set_name(c"containerd-shim");
-            let (executor, handed) = (Box::new(executor), Box::new(handed));
+            let handed = Box::new(handed);
             logged(serve::run(invocation, Begin::Again { executor, handed, refused: from.refused }))
         }
     }

@@ -56,7 +56,7 @@ pub fn run(invocation: Invocation, begin: Begin) -> Result<()> {
     let events = Publisher::new(invocation.ttrpc_address.as_deref(), &invocation.namespace);
     let (taken, tasks, upgraded) = match begin {
         Begin::First(listener) => (Taken::first(listener), None, None),
-        Begin::Again { executor, handed, refused } => (handed.take(&events)?, Some(*executor), Some(refused)),
+        Begin::Again { executor, handed, refused } => (handed.take(&events)?, Some(executor), Some(refused)),
     };
     let Taken { listener, connections, containers, sandbox } = taken;
     let containers = Arc::new(containers);

@@ -63,7 +63,7 @@ fn wrong_state(message: String) -> Refusal {
 
 /// Runs the steps of a call to the end, even if the caller's timeout ends the call: nobody could undo half of it.
 pub async fn seen_through<T: 'static>(call: impl Future<Output = Answer<T>> + 'static) -> Answer<T> {
-    waits::see_through("a call of containerd's", None, Box::pin(call)).await
+    waits::finish("a call of containerd's", None, Box::pin(call)).await
 }
 
 /// The exit status of a process that could not be started, as a shell reports it.

@@ -136,9 +136,9 @@ pub struct Streams {
 
 impl Io {
     /// Waits for readers of stdout and stderr where these are FIFOs. Returns writing ends, so that the readers find a
-    /// writer until the process has its own ends.
+    /// writer until the process has its own ends, which begins without a reader too.
     pub async fn readers(&self) -> Vec<OwnedFd> {
-        until_read([&self.stdout, &self.stderr].into_iter().filter_map(|text| fifo_of(text))).await
+        until_read([&self.stdout, &self.stderr].into_iter().filter_map(|text| fifo_of(text))).await.0
     }
 
     /// Opens the ends that the shim holds, so that the executor can open the others at once.

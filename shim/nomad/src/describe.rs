@@ -51,26 +51,14 @@ pub struct Described {
 }
 
 impl Described {
-    /// Shows the task what its job has put into its folder, before all other mounts. Where the job mounts something else,
-    /// that is what it sees; but the driver's own files give way.
-    pub fn bring(&mut self, brought: Vec<Brought>) {
-        let own = |mount: &bowline_spec::Mount| self.files.iter().any(|(path, _)| mount.source.as_ref() == Some(path));
-        let by_the_job = self.description.mounts.iter().filter(|mount| !own(mount));
-        let covers = |mount: &bowline_spec::Mount, inside: &Path| inside.starts_with(&mount.destination);
-        let mut brought = brought;
-        brought.retain(|one| !by_the_job.clone().any(|mount| covers(mount, &one.inside)));
-        let gives_way =
-            |mount: &bowline_spec::Mount| own(mount) && brought.iter().any(|one| one.inside == mount.destination);
-        let (gone, kept): (Vec<_>, Vec<_>) = self.description.mounts.iter().cloned().partition(gives_way);
-        let shown = |one: &Brought| bowline_spec::Mount {
-            source: Some(one.source.clone()),
-            destination: one.inside.clone(),
-            ..bowline_spec::Mount::default()
-        };
+    /// Shows the task what its job has put into its folder, before all other mounts: what Nomad or the job mounts is what
+    /// the task sees.
+    pub fn bring(&mut self, mut brought: Vec<Brought>) {
+        let mounts = &mut self.description.mounts;
+        brought.retain(|one| !mounts.iter().any(|mount| one.inside.starts_with(&mount.destination)));
         self.offsets.brought = brought.len();
-        self.offsets.mounts = self.offsets.mounts + brought.len() - gone.len();
-        self.description.mounts = brought.iter().map(shown).chain(kept).collect();
-        self.files.retain(|(path, _)| !gone.iter().any(|mount| mount.source.as_ref() == Some(path)));
+        self.offsets.mounts += brought.len();
+        mounts.splice(0..0, brought.into_iter().map(shown));
     }
 
     /// `error` of the launch, with the name that a job has for the field that its message begins with, if it does.
@@ -109,9 +97,13 @@ pub fn describe(task: &TaskConfig, around: Around<'_>) -> Result<Described> {
     place_capabilities(around.settings, &mut whole);
     whole.entry("init").or_insert(true.into());
     let text = Value::Object(whole).to_string();
-    let description = bowline_spec::parse(&text, Format::Json).map_err(|invalid| named(&invalid, offsets))?;
-    permitted::check(&description, around.settings, offsets, &folder.path)?;
+    let mut description = bowline_spec::parse(&text, Format::Json).map_err(|invalid| named(&invalid, offsets))?;
+    permitted::check(&mut description, around.settings, offsets, &folder.path)?;
     Ok(Described { description, files, offsets })
+}
+
+fn shown(brought: Brought) -> bowline_spec::Mount {
+    bowline_spec::Mount { source: Some(brought.source), destination: brought.inside, ..bowline_spec::Mount::default() }
 }
 
 /// The folders that Nomad has made for the task.

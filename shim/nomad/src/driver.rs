@@ -150,6 +150,7 @@ impl Service for Driver {
     async fn recover_task(&self, request: Request<RecoverTaskRequest>) -> Answer<RecoverTaskResponse> {
         let handle = request.into_inner().handle.ok_or_else(|| Status::invalid_argument("handle: is missing"))?;
         let known = recovery::recover(handle, &self.settings()).await.map_err(|error| error_codes::of(&error))?;
+        earlier::mark_handed_out(&known);
         self.tasks.add(known);
         Ok(Response::new(RecoverTaskResponse {}))
     }
@@ -163,7 +164,9 @@ impl Service for Driver {
 
     async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Answer<WaitTaskResponse> {
         let task_id = request.into_inner().task_id;
-        let task = self.known(&task_id)?.task().map_err(failed(&task_id))?;
+        let known = self.known(&task_id)?;
+        earlier::mark_handed_out(&known);
+        let task = known.task().map_err(failed(&task_id))?;
         let ended = async { task.wait().await.map_err(failed(&task_id)) };
         let report = self.shutdown.unless_begun(ended).await?;
         let err = match report.shim_died {
@@ -178,6 +181,7 @@ impl Service for Driver {
         let done = Ok(Response::new(StopTaskResponse {}));
         let signal = Some(signal.as_str()).filter(|signal| !signal.is_empty()).map(signal_of).transpose()?;
         let Some(known) = self.find(&task_id)? else { return done };
+        earlier::mark_handed_out(&known);
         let grace = timeout.map(|timeout| Duration::try_from(timeout).unwrap_or_default());
         let stopped = match known.task() {
             Ok(task) => task.stop_with(signal, grace).await.map(drop),
@@ -208,6 +212,7 @@ impl Service for Driver {
     async fn inspect_task(&self, request: Request<InspectTaskRequest>) -> Answer<InspectTaskResponse> {
         let task_id = request.into_inner().task_id;
         let known = self.known(&task_id)?;
+        earlier::mark_handed_out(&known);
         let state = known.task().map_err(failed(&task_id))?.state().await.map_err(failed(&task_id))?;
         let record = known.folder().record().map_err(failed(&task_id))?;
         let report = state.report.as_deref();

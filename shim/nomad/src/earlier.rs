@@ -21,7 +21,7 @@ use crate::settings::Settings;
 use crate::task_id;
 use crate::tasks::{Known, Tasks};
 
-/// The file in a task's folder that says that Nomad was given the task's handle.
+/// The file in a task's folder that says that Nomad has the task's handle.
 const HANDED_OUT: &str = "handed-out";
 
 /// The longest time until a launch is looked at again: one that fails has no event.
@@ -42,15 +42,18 @@ fn request(description: &Description) -> Result<String> {
     Ok(Sha256::digest(text)[..HASH].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Notes that Nomad gets the task's handle: another start of its id is a new one, once it has ended.
-pub fn hand_out(known: &Known) {
-    if let Err(error) = std::fs::write(known.folder().path().join(HANDED_OUT), "") {
+/// Notes that Nomad has the task's handle, as it asks about the task: another start of its id is a new one, once it has
+/// ended. The answer to a start tells nothing, as the plugin may be killed before it is sent.
+pub fn mark_handed_out(known: &Known) {
+    if !is_handed_out(known)
+        && let Err(error) = std::fs::write(known.folder().path().join(HANDED_OUT), "")
+    {
         tracing::warn!(id = %known.id, %error, "cannot note that the task was handed out");
     }
 }
 
-/// Whether Nomad was given the task's handle.
-pub fn is_handed_out(known: &Known) -> bool {
+/// Whether Nomad has the task's handle.
+fn is_handed_out(known: &Known) -> bool {
     known.folder().path().join(HANDED_OUT).exists()
 }
 

@@ -188,7 +188,9 @@ impl OwnFolder {
             folder(Path::new(&volume.host_path)).ok().and_then(|fd| regular(&fd, rest))
         };
         if command.contains('/') {
-            let is_there = volumes.iter().any(|volume| in_volume(volume).is_some());
+            // A path of the root's that does not begin with `/` is meant from there, whatever folder the task begins in.
+            let is_there = volumes.iter().any(|volume| in_volume(volume).is_some())
+                || !command.starts_with('/') && Root::of(image)?.has_file(&path);
             return Ok(is_there.then(|| Path::new("/").join(path)));
         }
         let root = Root::of(image)?;

@@ -27,7 +27,7 @@ const MOST: usize = 5;
 /// `BadSpec` naming the option that is wrong; as `bowline-client`, what of the start has failed. Nothing is left then.
 pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Result<TaskHandle> {
     let step = |error: Error| error.within(format!("cannot start task {}", config.name));
-    if tasks.get(&config.id).is_some_and(|known| earlier::is_handed_out(&known)) {
+    if tasks.get(&config.id).is_some_and(|known| known.started_at.is_some()) {
         return Err(step(Error::new(Kind::AlreadyExists, format!("it exists already, as {}", config.id))));
     }
     let made_up = made_up("start")?;
@@ -49,9 +49,13 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     tasks.add(known.clone());
     // Nomad's logmon may open its FIFOs after it has asked for the task, and leaves where an earlier start's writer does.
     let outputs = [&described.description.output.stdout, &described.description.output.stderr];
-    let _writers = until_read(outputs.into_iter().flatten().map(PathBuf::as_path)).await;
-    earlier::remove_others(&known, tasks).await;
-    match launch_once(&known, &described, &nonce, &config, settings).await {
+    let started = async {
+        let (_writers, read) = until_read(outputs.into_iter().flatten().map(PathBuf::as_path)).await;
+        read?;
+        earlier::remove_others(&known, tasks).await;
+        launch_once(&known, &described, &nonce, &config, settings).await
+    };
+    match started.await {
         Ok((started_at, handle)) => {
             tasks.add(known.since(started_at));
             Ok(handle)
@@ -81,10 +85,10 @@ async fn launch_once(
         match answer {
             // Somebody was faster, and it may be gone again.
             Err(error) if error.kind() == Kind::AlreadyExists => {}
-            answer => return answer.inspect(|_| earlier::hand_out(known)),
+            answer => return answer,
         }
     }
-    launch(known, described, nonce, config).await.inspect(|_| earlier::hand_out(known))
+    launch(known, described, nonce, config).await
 }
 
 /// Launches what is described. Nothing runs after an error.

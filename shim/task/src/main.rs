@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, RawFd};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 /// stdin. Any other stdin takes nothing.
 fn tell_starter(error: &Error) {
     let text = serde_json::to_vec(error).unwrap_or_default();
-    let _ = rustix::net::send(std::io::stdin(), &text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    let _ = rustix::net::send(rustix::stdio::stdin(), &text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 /// A line of `shim.log`: time, level, module, message, fields.
@@ -152,7 +152,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         } else if adopts {
             // Whoever connects meanwhile waits in the socket's backlog.
             executor.ready().await;
-        } else if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
+        } else if let Ok(stdin) = rustix::stdio::stdin().try_clone_to_owned() {
             executor.leave_with(stdin);
         }
         bowline_shim::serve(executor, entrance).await?;

@@ -1,7 +1,7 @@
 //! Drop-ins of others that win over the limits that we set, once systemd reads its files again.
 //!
 //! ```text
-//!   all files of UNIT.d, FIRST-.service.d and service.d in all folders ─► of one name, the first folder's
+//!   all files of UNIT.d, its aliases', FIRST-.service.d and service.d in all folders ─► of one name, the first folder's
 //!   ─► by their names, whatever the folder ─► the last one that has the setting wins
 //! ```
 //!
@@ -50,7 +50,8 @@ fn winner_in(folders: &[PathBuf], unit: &str, setting: &str, has_drop_in: bool) 
     let is_ours = |folder: &Path| folder.ends_with(&CONTROL[1..]) || folder.ends_with(&TRANSIENT[1..]);
     let ours = format!("50-{setting}.conf");
     let mut files: BTreeMap<String, Option<PathBuf>> = BTreeMap::new();
-    for name in names(unit) {
+    let others = aliases(folders, unit);
+    for name in names(unit).into_iter().chain(others.iter().flat_map(|alias| names(alias))) {
         for folder in folders {
             let theirs = fs::read_dir(folder.join(format!("{name}.d"))).into_iter().flatten().flatten();
             for entry in theirs {
@@ -76,15 +77,30 @@ fn winner_in(folders: &[PathBuf], unit: &str, setting: &str, has_drop_in: bool) 
     None
 }
 
-/// The names that drop-ins of a unit may have: its own, those of its prefixes, and its kind.
+/// The names that drop-ins of a unit may have: its own and its template's, those of their prefixes, and its kind.
 fn names(unit: &str) -> Vec<String> {
     let (stem, kind) = unit.rsplit_once('.').unwrap_or((unit, "service"));
-    let mut names = vec![unit.to_owned()];
+    let (stem, instance) = stem.find('@').map_or((stem, ""), |at| stem.split_at(at));
     // A prefix ends with its dash; the last character is none.
     let dashes = stem.char_indices().rev().skip(1).filter(|(_, letter)| *letter == '-');
-    names.extend(dashes.map(|(at, _)| format!("{}.{kind}", &stem[..=at])));
+    let stems = [stem].into_iter().chain(dashes.map(|(at, _)| &stem[..=at]));
+    let mut names = Vec::new();
+    for stem in stems {
+        names.push(format!("{stem}{instance}.{kind}"));
+        if instance.len() > 1 {
+            names.push(format!("{stem}@.{kind}"));
+        }
+    }
     names.push(kind.to_owned());
     names
+}
+
+/// The unit's other names: symlinks to its file.
+fn aliases(folders: &[PathBuf], unit: &str) -> Vec<String> {
+    let all = folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+    let is_alias = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.file_name().is_some_and(|name| name == unit));
+    let others = all.map(|entry| entry.path()).filter(is_alias);
+    others.filter_map(|path| path.file_name()?.to_str().map(str::to_owned)).filter(|name| name != unit).collect()
 }
 
 /// The last value of `setting` in a file.
@@ -136,6 +152,11 @@ mod tests {
         assert_eq!(winner(false), won(&early));
         write(2, "a-b.slice.d/50-MemoryMax.conf", "[Slice]\nMemoryMax=4G\n");
         assert_eq!(winner(false), None);
+        write(4, "other.slice.d/90-x.conf", "[Slice]\nMemoryMax=5G\n");
+        assert_eq!(winner(true), None);
+        std::os::unix::fs::symlink("/usr/lib/systemd/system/a-b.slice", folders[4].join("other.slice"))
+            .expect("writable");
+        assert_eq!(winner(true), won(&folders[4].join("other.slice.d/90-x.conf")));
         fs::remove_dir_all(top).expect("ours");
     }
 
@@ -143,5 +164,9 @@ mod tests {
     fn a_units_prefixes_have_drop_ins_for_it() {
         assert_eq!(names("a-b-c.service"), ["a-b-c.service", "a-b-.service", "a-.service", "service"]);
         assert_eq!(names("a-.slice"), ["a-.slice", "slice"]);
+        assert_eq!(
+            names("a-b@x-1.service"),
+            ["a-b@x-1.service", "a-b@.service", "a-@x-1.service", "a-@.service", "service"]
+        );
     }
 }

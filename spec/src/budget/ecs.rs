@@ -36,8 +36,8 @@ pub fn joint(sandbox: &Sandbox, members: &[Member]) -> Result<Joint, Invalid> {
     };
     if let Some(limit) = cpu.limit {
         joint.quota_us = Some(quota_us("cpu.limit", limit, cpu.period_us())?);
-        joint.period_us = Some(cpu.period_us());
     }
+    joint.period_us = (cpu.limit.is_some() || cpu.period.is_some()).then(|| cpu.period_us());
     (joint.rt_runtime_us, joint.rt_period_us) = cpu.realtime_us().unzip();
     for member in members {
         fits(&joint, member)?;

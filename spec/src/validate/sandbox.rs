@@ -73,6 +73,7 @@ fn limits_of_members(sandbox: &Sandbox) -> Result<(), Invalid> {
     let given = [
         ("cpu.shares", of_members && cpu.shares.is_some()),
         ("cpu.limit", of_members && cpu.limit.is_some()),
+        ("cpu.period", sandbox.budget == Budget::Members && cpu.period.is_some()),
         ("cpu.realtime", of_members && cpu.realtime.is_some()),
         ("memory.limit", of_pod && memory.limit.is_some()),
         ("memory.low", of_pod && memory.low.is_some()),

@@ -54,7 +54,7 @@ pub(super) fn with_units(names: Vec<String>) -> Vec<String> {
 }
 
 /// Kills and removes what a failed test has left, so that no other fails by it.
-pub(super) fn clean_up(names: &[String], dir: &Path) {
+pub(super) fn clean_up(names: &[String], dir: &Path, files: &[PathBuf]) {
     kill(names);
     for cgroup in cgroups(names) {
         let _ = fs::write(cgroup.join("freezer.state"), "THAWED");
@@ -73,6 +73,7 @@ pub(super) fn clean_up(names: &[String], dir: &Path) {
     for mount in mounts(names).iter().rev().filter(|mount| Path::new(mount).starts_with(dir)) {
         let _ = unmount(mount.as_str(), UnmountFlags::DETACH);
     }
+    files.iter().for_each(|file| drop(fs::remove_file(file)));
 }
 
 fn kill(names: &[String]) {
@@ -172,7 +173,7 @@ mod tests {
         let kinds: Vec<_> = found().iter().filter_map(|left| left.split(' ').next().map(str::to_owned)).collect();
         assert_eq!(kinds, ["process", "cgroup", "cgroup", "mount", "socket", "file", "state"]);
 
-        clean_up(&with_units(vec![name.clone()]), dir.path());
+        clean_up(&with_units(vec![name.clone()]), dir.path(), &[]);
         drop(socket);
         sleep.wait().expect("it was killed");
         fs::remove_file(netns).expect("ours");

@@ -234,16 +234,14 @@ impl<'h> Sandbox<'h> {
     /// Freezes all of it as somebody would who does not use `bowline pause`, and waits until it is frozen.
     #[track_caller]
     pub fn freeze(&self) {
-        let (file, value) = if kernel::only_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
-        fs::write(self.cgroup("freezer").join(file), value).expect("root may");
+        kernel::set_frozen(&self.cgroup("freezer"), true);
         eventually("it is frozen", || self.is_frozen().then_some(()));
     }
 
     /// Whether every process of it is frozen.
     #[track_caller]
     pub fn is_frozen(&self) -> bool {
-        let (file, line) = if kernel::only_v2() { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
-        self.cgroup_file("freezer", file).lines().any(|l| l == line)
+        kernel::is_frozen(&self.cgroup("freezer"))
     }
 
     /// Kills its shim, as a crash would, and waits until that is gone; somebody may have a new one started at once.

@@ -361,6 +361,20 @@ impl<'h> Task<'h> {
         text.trim_end().to_owned()
     }
 
+    /// Freezes it as somebody would who does not use `bowline pause`, and waits until it is frozen.
+    #[track_caller]
+    pub fn freeze(&self) {
+        let folder = self.cgroup("freezer");
+        kernel::set_frozen(&folder, true);
+        eventually("it is frozen", || kernel::is_frozen(&folder).then_some(()));
+    }
+
+    /// Thaws what [`Task::freeze`] has frozen.
+    #[track_caller]
+    pub fn thaw(&self) {
+        kernel::set_frozen(&self.cgroup("freezer"), false);
+    }
+
     /// The CPU shares of its own cgroup, or on v2 the weight.
     #[track_caller]
     pub fn cpu_weight(&self) -> u64 {

@@ -164,8 +164,8 @@ fn rates(of: Rate, devices: &Option<Vec<LinuxThrottleDevice>>) -> impl Iterator<
     devices.iter().flatten().map(move |device| Limit::IoRate {
         device: Device(device.major(), device.minor()),
         of,
-        // OCI's 0 means no limit.
-        most: Amount(Some(device.rate()).filter(|rate| *rate > 0)),
+        // OCI's 0 means no limit, and so does the kernel's greatest.
+        most: Amount(Some(device.rate()).filter(|rate| (1..u64::MAX).contains(rate))),
     })
 }
 

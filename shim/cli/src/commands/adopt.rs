@@ -1,8 +1,8 @@
 //! `bowline adopt`: starts new shims for tasks and sandboxes whose shims died.
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, dead, find, find_or_adopt, sandbox};
-use bowline_executor::{Error, Folder, Kind, Record, Result, StateDir};
+use bowline_client::{Presence, Shim, dead, find, find_or_adopt, runs, sandbox, why_not};
+use bowline_executor::{Error, Kind, Record, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::input::each_task::each_of;
@@ -59,7 +59,8 @@ async fn orphans(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
             Err(_) => true,
             Ok(id) => {
                 let folder = state.folder(id);
-                !matches!(why_not(state, &folder), Ok(Some(_))) && matches!(find(&folder, id).await, Ok(Presence::Dead))
+                let is_wanted = runs(&folder) || !matches!(why_not(&folder), Ok(Some(_)));
+                is_wanted && matches!(find(&folder, id).await, Ok(Presence::Dead))
             }
         };
         if is_one {
@@ -89,11 +90,22 @@ async fn adopt(state: &StateDir, id: &TaskId) -> Result<()> {
         Presence::Dead => {}
         // One that has just been killed may still accept connections.
         Presence::Live(shim) if shim.version().await.is_err() => {}
-        Presence::Live(_) | Presence::Exited(_) | Presence::Starting => return Ok(()),
+        Presence::Live(shim) => return knows(&shim, state, id).await,
+        Presence::Exited(_) | Presence::Starting => return Ok(()),
     }
     match find_or_adopt(&folder, id, &Programs::default()).await? {
         Presence::Dead => Err(refused(state, id)?),
-        Presence::Live(_) | Presence::Exited(_) | Presence::Starting => say(id.as_str()),
+        Presence::Live(shim) => knows(&shim, state, id).await.and_then(|()| say(id.as_str())),
+        Presence::Exited(_) | Presence::Starting => say(id.as_str()),
+    }
+}
+
+/// Checks that a sandbox's shim has its member, which it may have been unable to take over.
+async fn knows(shim: &Shim, state: &StateDir, id: &TaskId) -> Result<()> {
+    let is_member = matches!(state.folder(id).record(), Ok(Some(Record { sandbox: Some(_), .. })));
+    match is_member && runs(&state.folder(id)) && !matches!(shim.state().await, Ok(Some(_))) {
+        true => Err(refused(state, id)?),
+        false => Ok(()),
     }
 }
 
@@ -103,23 +115,9 @@ async fn adopt(state: &StateDir, id: &TaskId) -> Result<()> {
 /// `Damaged` for records that cannot be read.
 pub fn refused(state: &StateDir, id: &TaskId) -> Result<Error> {
     let folder = state.folder(id);
-    let dead = if folder.is_sandbox() { sandbox::dead(id) } else { dead(id) };
-    Ok(match why_not(state, &folder)? {
-        Some(why) => dead.within(format_args!("cannot take over {id}: {why}")),
-        None => dead,
+    let dead = if folder.is_sandbox() { sandbox::dead(id) } else { dead(&folder, id) };
+    Ok(match why_not(&folder)? {
+        Some(why) if !runs(&folder) => dead.within(format_args!("cannot take over {id}: {why}")),
+        _ => dead,
     })
-}
-
-/// Why what is in `folder` cannot be taken over, as far as its records say.
-pub fn why_not(state: &StateDir, folder: &Folder) -> Result<Option<&'static str>> {
-    let task = folder.record()?;
-    if let Some(why) = task.as_ref().and_then(|task| task.adoptable().err()) {
-        return Ok(Some(why));
-    }
-    let (folder, none) = match task {
-        None => (folder.clone(), "it has no record"),
-        Some(Record { sandbox: Some(sandbox), .. }) => (state.folder(&sandbox), "its sandbox is gone"),
-        Some(Record { sandbox: None, .. }) => return Ok(None),
-    };
-    Ok(folder.sandbox()?.map_or(Some(none), |sandbox| sandbox.adoptable().err()))
 }

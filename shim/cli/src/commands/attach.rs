@@ -58,7 +58,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
                         return Err(error);
                     }
                 }
-                Presence::Dead | Presence::Starting => return Err(dead(id)),
+                Presence::Dead | Presence::Starting => return Err(dead(&folder, id)),
             },
             happened = session.happened() => match happened {
                 Happened::Resized => resize(&shim, "").await,

@@ -103,8 +103,9 @@ fn details(event: &Event) -> Vec<String> {
     match event {
         Event::Created { command } => vec![command.join(" ")],
         Event::Started { pid } => vec![format!("pid {pid}")],
-        Event::Exec { command, exit_code, .. } => {
-            vec![code(*exit_code).unwrap_or_else(|| "timed out".to_owned()), command.join(" ")]
+        Event::Exec { command, exit_code, shim_died, .. } => {
+            let unknown = if *shim_died { "exit code not known" } else { "timed out" };
+            vec![code(*exit_code).unwrap_or_else(|| unknown.to_owned()), command.join(" ")]
         }
         Event::Health { status, failing_streak } => {
             let failed = (*failing_streak > 0).then(|| format!("{failing_streak} failed"));

@@ -73,7 +73,7 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
     let mut code = None;
     let looks = stream::iter(task_names::resolve(state, &args.ids)).map(async |id| examine(state, &id?).await);
     for looked in looks.buffered(AT_A_TIME).collect::<Vec<_>>().await {
-        settle(looked.map(|one| found.push(one.beside_the_kernel())), &mut code);
+        settle(looked.map(|one| found.push(one.beside_the_kernel(state))), &mut code);
     }
     match template {
         Some(template) => {
@@ -89,27 +89,25 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
 
 impl Inspection {
     /// What is known of a task that lives, beside what the kernel says of its limits and those of its slice.
-    pub fn beside_the_kernel(mut self) -> Inspection {
+    pub fn beside_the_kernel(mut self, state: &StateDir) -> Inspection {
         if self.pid.is_none() {
             return self;
         }
         // Who cannot ask the kernel is shown what is recorded.
         if let Ok(cgroups) = spawn::systemd().and_then(Cgroups::of_host) {
             self.enforcement = self.enforcement.map(|recorded| cgroups.enforcement(&recorded));
-            self.differing_limits = self.differences(&cgroups).unwrap_or_default();
+            self.differing_limits = self.differences(state, &cgroups).unwrap_or_default();
         }
         self
     }
 
-    /// A bundle's limits are in its own file, and the CPU shares of a sandbox's member are as its sandbox settles them.
-    fn differences(&self, cgroups: &Cgroups) -> Result<Vec<Difference>> {
-        let task = self.task.as_ref().filter(|task| task.bundle.is_none());
-        let (Some(task), Some(cgroup)) = (task, &self.cgroup) else { return Ok(Vec::new()) };
-        let mut task = task.clone();
+    /// The CPU shares of a sandbox's member are as its sandbox settles them.
+    fn differences(&self, state: &StateDir, cgroups: &Cgroups) -> Result<Vec<Difference>> {
+        let (Some(mut task), Some(cgroup)) = (self.task.clone(), &self.cgroup) else { return Ok(Vec::new()) };
         if self.sandbox.is_some() {
             task.cpu.shares = None;
         }
-        cgroups.differences(cgroup, &limits_of(&task)?)
+        cgroups.differences(cgroup, &limits_of(&task, &state.folder(&self.id))?)
     }
 }
 

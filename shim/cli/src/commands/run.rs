@@ -201,7 +201,7 @@ async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attache
                         }
                         continue;
                     }
-                    Presence::Dead | Presence::Starting => return Err(dead(id)),
+                    Presence::Dead | Presence::Starting => return Err(dead(up.folder(), id)),
                 };
                 // Its shim may have been done before we looked at the clock.
                 if !is_over && report.stopped_by == Some(StoppedBy::Timeout) {

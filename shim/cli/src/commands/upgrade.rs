@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, exited, find, find_or_adopt, sandbox, starting, upgrade_at};
+use bowline_client::{Presence, Shim, exited, find, find_or_adopt, runs, sandbox, starting, upgrade_at, why_not};
 use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_metrics::bundles::{Bundle, Containerd, Place};
 use bowline_spec::id::TaskId;
@@ -134,7 +134,7 @@ async fn shims(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
         match find(&folder, &id).await {
             Ok(Presence::Live(_)) => shims.push(Ok(id)),
             // Damaged records are named as it is taken over.
-            Ok(Presence::Dead) if !matches!(adopt::why_not(state, &folder), Ok(Some(_))) => shims.push(Ok(id)),
+            Ok(Presence::Dead) if runs(&folder) || !matches!(why_not(&folder), Ok(Some(_))) => shims.push(Ok(id)),
             Ok(Presence::Dead | Presence::Exited(_) | Presence::Starting) => {}
             // It was removed meanwhile, or can only be removed.
             Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Damaged) => {}
@@ -181,7 +181,7 @@ async fn give_shim(state: &StateDir, id: &TaskId, wanted: &Wanted) -> Result<Res
     let folder = state.folder(id);
     let what = if folder.is_sandbox() { "sandbox" } else { "task" };
     if wanted.dry_run {
-        if adopt::why_not(state, &folder)?.is_some() {
+        if why_not(&folder)?.is_some() {
             return Err(adopt::refused(state, id)?);
         }
         complain(&format!("the shim of {what} {id} died: a new one would take the {what} over"), None);

@@ -202,8 +202,12 @@ fn unseen(program: &str) -> String {
         Some(folder) if path.is_absolute() => (folder.display().to_string(), folder.display().to_string()),
         _ => ("$PWD".to_owned(), "/work".to_owned()),
     };
+    // Whatever else a name has might mean something to a shell, or to -v.
+    if !inside.chars().all(|char| char.is_alphanumeric() || "/._-+".contains(char)) {
+        return "the task does not see this folder; see \"Files in and out\" in docs/recipes.md".to_owned();
+    }
     let workdir = if path.is_absolute() { String::new() } else { format!(" -w {inside}") };
-    format!("the task does not see this folder: -v \"{source}:{inside}\"{workdir}")
+    format!("the task does not see this folder: -v \"{source}:{inside}:ro\"{workdir}")
 }
 
 /// Whether the host has such a program, whose interpreter is missing then.
@@ -293,9 +297,14 @@ mod tests {
         let shell = "a shell reads such a line: bowline start sh -c '…'";
         assert_eq!(of(&["start", "echo hi | cat"]).as_deref(), Some(shell));
         // Unit tests run in the folder of the package.
-        let here = "the task does not see this folder: -v \"$PWD:/work\" -w /work";
+        let here = "the task does not see this folder: -v \"$PWD:/work:ro\" -w /work";
         assert_eq!(of(&["run", "./Cargo.toml"]).as_deref(), Some(here));
-        let there = "the task does not see this folder: -v \"/proc/self:/proc/self\"";
+        let there = "the task does not see this folder: -v \"/proc/self:/proc/self:ro\"";
         assert_eq!(of(&["run", "/proc/self/status"]).as_deref(), Some(there));
+        let folder = tempfile::Builder::new().prefix("a b$(id):\"").tempdir().expect("a folder");
+        let program = folder.path().join("x");
+        std::fs::write(&program, "").expect("ours");
+        let none = "the task does not see this folder; see \"Files in and out\" in docs/recipes.md";
+        assert_eq!(of(&["run", program.to_str().expect("UTF-8")]).as_deref(), Some(none));
     }
 }

@@ -16,6 +16,11 @@ use crate::ui::print::complain;
 
 /// Prints clap's answer: help if it was asked for, else an error.
 pub fn tell(error: &clap::Error) -> ExitCode {
+    if let Some(name) = host_name(error.kind(), &std::env::args_os().skip(1).collect::<Vec<_>>()) {
+        let hint = format!("--hostname {name} sets the host name");
+        complain(&format!("-h prints the help of a command, and {name} follows it"), Some(&hint));
+        return ExitCode::from(USAGE);
+    }
     if !error.use_stderr() {
         // Help and version. Ignore errors: there is nowhere to report them.
         let _ = error.print();
@@ -32,6 +37,20 @@ pub fn tell(error: &clap::Error) -> ExitCode {
     let first: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
     complain(first.join(" ").trim_start_matches("error: "), Some(&hint(error, std::env::args_os().skip(1))));
     ExitCode::from(USAGE)
+}
+
+/// The word after `-h` of a command that starts something: docker and podman take it for the host name.
+fn host_name(kind: ErrorKind, args: &[OsString]) -> Option<String> {
+    // To build all commands takes longer than anything else that `--version` does.
+    if kind != ErrorKind::DisplayHelp || !args.iter().any(|arg| arg == "-h") {
+        return None;
+    }
+    let command = called(args.iter().cloned());
+    let starts = matches!(command.get_bin_name(), Some("bowline run" | "bowline start" | "bowline sandbox create"));
+    let words = args.iter().map(|arg| arg.to_string_lossy().into_owned());
+    let mut words = words.skip_while(|word| word != command.get_name()).skip_while(|word| word != "-h");
+    let name = words.nth(1).filter(|word| !word.starts_with('-'))?;
+    starts.then_some(name)
 }
 
 /// The command that is called, as far as its words are those of commands.
@@ -130,5 +149,27 @@ mod tests {
         }
         assert_eq!(hinted(&["start", "--cpu-shares", "512", "true"]), "--set cpu.shares=512");
         assert_eq!(hinted(&["exec", "--privileged", "web", "id"]), "see `bowline exec --help`");
+    }
+
+    #[test]
+    fn h_is_no_host_name() {
+        let of = |args: &[&str]| {
+            let error = Cli::try_parse_from(std::iter::once(&"bowline").chain(args)).expect_err("help");
+            host_name(error.kind(), &args.iter().map(OsString::from).collect::<Vec<_>>())
+        };
+        for args in
+            [&["run", "-h", "box", "true"][..], &["start", "-t", "-h", "box"], &["sandbox", "create", "-h", "box"]]
+        {
+            assert_eq!(of(args).as_deref(), Some("box"), "{args:?}");
+        }
+        for args in [
+            &["run", "-h"][..],
+            &["run", "-h", "--json"],
+            &["-h", "run"],
+            &["ps", "-h", "web"],
+            &["run", "--help", "true"],
+        ] {
+            assert_eq!(of(args), None, "{args:?}");
+        }
     }
 }

@@ -152,9 +152,8 @@ pub fn with_sources(mut mounts: Vec<Mount>) -> Result<Vec<Mount>> {
         *source = std::path::absolute(&*source).doing(Kind::Usage, || format!("{}: not a path", source.display()))?;
         // A link that leads nowhere is none either.
         if let Err(error) = std::fs::metadata(&*source) {
-            let message = format!("cannot mount {}: {error}", source.display());
-            return Err(Error::new(Kind::NotFound, message)
-                .hint(format!("unlike docker, bowline makes no folder for it: `mkdir -p {}`", source.display())));
+            let error = Error::new(Kind::NotFound, format!("cannot mount {}: {error}", source.display()));
+            return Err(error.hint("unlike docker, bowline makes no folder in its place"));
         }
     }
     Ok(mounts)

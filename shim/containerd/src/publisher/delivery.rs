@@ -64,7 +64,7 @@ impl Delivery {
         }
         loop {
             if let Some(then) = self.again_at {
-                then.come().await;
+                then.sleep().await;
                 self.again_at = None;
             }
             let envelope = self.shared.first().await;

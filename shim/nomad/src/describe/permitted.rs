@@ -2,15 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_executor::{Error, Kind, Result, user_ids};
 use bowline_spec::capability::{Capability, Entry};
+use bowline_spec::user::{NameOrId, User};
 use bowline_spec::{Namespace, Seccomp, Task};
 
 use super::names::Offsets;
 use crate::settings::Settings;
 
 /// Checks what the agent allows jobs.
-pub fn check(task: &Task, settings: &Settings, offsets: Offsets, folder: &Path) -> Result<()> {
+pub fn check(task: &mut Task, settings: &Settings, offsets: Offsets, folder: &Path) -> Result<()> {
     let refused = |option: &str, what: &str, setting: &str| {
         let message = format!("config.{option}: {what}, and the agent does not set {setting}");
         Err(Error::new(Kind::BadSpec, message))
@@ -62,14 +63,26 @@ pub fn check(task: &Task, settings: &Settings, offsets: Offsets, folder: &Path) 
     Ok(())
 }
 
-/// Refuses root, as Nomad does for its own drivers (`user.denylist`), whose list does not name others'.
-fn user(task: &Task, settings: &Settings) -> Result<()> {
-    let named = task.user.as_ref().map(ToString::to_string).unwrap_or_default();
-    let name = named.split(':').next().unwrap_or_default();
-    if settings.allow_root || !(name == "root" || name.parse() == Ok(0_u32)) {
+/// Refuses root, as Nomad does for its own drivers (`user.denylist`), whose list does not name others', by whatever name
+/// the task's root has it. The files of an image may change until the task starts: its user is the one that was checked.
+fn user(task: &mut Task, settings: &Settings) -> Result<()> {
+    let Some(user) = task.user.clone().filter(|_| !settings.allow_root) else { return Ok(()) };
+    let is_root = match &user.user {
+        NameOrId::Id(id) => *id == 0,
+        NameOrId::Name(name) if name == "root" => true,
+        NameOrId::Name(_) => {
+            let ids = user_ids(task)?;
+            if task.rootfs.is_some() {
+                task.user = Some(User { user: NameOrId::Id(ids.uid), group: Some(NameOrId::Id(ids.gid)) });
+                task.groups = ids.groups.into_iter().map(NameOrId::Id).collect();
+            }
+            ids.uid == 0
+        }
+    };
+    if !is_root {
         return Ok(());
     }
-    Err(Error::new(Kind::BadSpec, format!("user: {named} is root, and the agent does not set allow_root"))
+    Err(Error::new(Kind::BadSpec, format!("user: {user} is root, and the agent does not set allow_root"))
         .hint("name another user, or set `allow_root = true` in the agent's configuration of this plugin"))
 }
 

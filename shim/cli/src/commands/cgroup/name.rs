@@ -5,6 +5,7 @@
 use bowline_executor::{Doing, Kind, Result, StateDir};
 use bowline_spec::Invalid;
 use bowline_spec::budget::Class;
+use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, PODS, PodPlace, SandboxPlace};
 use bowline_spec::unit;
 use serde_json::json;
@@ -63,10 +64,10 @@ fn whose(state: &StateDir, path: &str, args: &NameArgs) -> Result<u8> {
     let found = if let Some(pod) = pod_at(&path) {
         of_pod(&pod)
     } else if let Some((above, last)) = path.rsplit_once('/')
-        && let Some(pod) = pod_at(above)
+        && let Some((pod, container)) = pod_at(above).zip(container(last))
     {
         let mut found = of_pod(&pod);
-        found["container"] = container(last).into();
+        found["container"] = container.into();
         found
     } else if let Some(sandbox) = SandboxPlace::of_path(&path).filter(|of| of.prefix() == root.unwrap_or(OURS)) {
         json!({"sandbox": state.id_of(sandbox.id()), "root": sandbox.prefix()})
@@ -82,8 +83,14 @@ fn whose(state: &StateDir, path: &str, args: &NameArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// The id of a container, from its cgroup in a pod's: with systemd a scope, where the runtime's name is before it.
-fn container(name: &str) -> &str {
-    let Some(unit) = name.strip_suffix(".scope") else { return name };
-    unit.rsplit_once('-').map_or(unit, |(_, id)| id)
+/// The id of a container, from its cgroup in a pod's: with systemd a scope, where the runtime's name is before it, as CRI-O
+/// has its own always. CRI-O names the cgroup of a container's monitor alike.
+fn container(name: &str) -> Option<&str> {
+    const MONITOR: &str = "crio-conmon-";
+    let id = match name.strip_suffix(".scope") {
+        Some(unit) => unit.rsplit_once('-').map_or(unit, |(_, id)| id),
+        None => name.strip_prefix("crio-").unwrap_or(name),
+    };
+    let is_unit = [".slice", ".service", ".scope"].iter().any(|suffix| id.ends_with(suffix));
+    (!is_unit && !name.starts_with(MONITOR) && TaskId::of_manager(id).is_ok()).then_some(id)
 }

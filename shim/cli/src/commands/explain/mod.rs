@@ -78,7 +78,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         no_new_shim = find_or_adopt(&folder, id, &Programs::default()).await.err().map(|why| why.message().to_owned());
         found = examine(state, id).await?;
     }
-    let found = found.beside_the_kernel();
+    let found = found.beside_the_kernel(state);
     let mut facts = Facts {
         status: found.status,
         cgroup: found.cgroup,

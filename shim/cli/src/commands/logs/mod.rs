@@ -38,7 +38,7 @@ fn print(folder: &Folder, id: &TaskId, args: &LogsArgs) -> Result<u8> {
     let record = folder.record()?;
     let shim = Shim::of(folder, record.as_ref());
     let Some(record) = record else {
-        return Err(if shim.is_gone() { dead(id) } else { starting(id) });
+        return Err(if shim.is_gone() { dead(folder, id) } else { starting(id) });
     };
     let files = LogFiles::of(record.description()?, id, folder.path());
     if let LogFiles::Journal(_, id, state) = &files {
@@ -82,11 +82,11 @@ fn writer(folder: &Folder, id: &TaskId, mut shim: Shim) -> Result<Option<Shim>> 
                 let state = Handle::current().block_on(new.state());
                 shim = Shim::of(folder, folder.record()?.as_ref());
                 if shim.is_gone() && matches!(state, Ok(None)) && !has_ended() {
-                    return Err(dead(id));
+                    return Err(dead(folder, id));
                 }
             }
             Ok(Presence::Exited(_)) => {}
-            Ok(Presence::Dead | Presence::Starting) => return Err(dead(id)),
+            Ok(Presence::Dead | Presence::Starting) => return Err(dead(folder, id)),
             Err(error) if error.kind() == Kind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }

@@ -92,7 +92,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         return signal.map_or(Err(error.clone()), |signal| Ok(tell_of_interrupt(&error, signal)));
     }
     let found = examine(state, &id).await?;
-    warn(&found);
+    warn(&found, &[]);
     if json { json::print(&found) } else { say(id.as_str()) }?;
     Ok(0)
 }

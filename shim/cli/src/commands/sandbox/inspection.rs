@@ -59,13 +59,14 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     Ok(Inspection { id: id.clone(), status, state: Some(found), tasks: state.members(id)? })
 }
 
-/// Reports how the sandbox differs from its description, and which limits this host does not enforce.
-pub fn warn(found: &Inspection) {
+/// Reports how the sandbox differs from its description, unless that was `told` before, and which limits this host does
+/// not enforce.
+pub fn warn(found: &Inspection, told: &[String]) {
     let Some(state) = &found.state else { return };
     for limit in &state.record.unenforced {
         complain(&format!("not enforced: {limit}"), None);
     }
-    for note in &state.notes {
+    for note in state.notes.iter().filter(|note| !told.contains(note)) {
         complain(note, None);
     }
 }

@@ -33,8 +33,10 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
         }
         SandboxCommand::Update { id, limits } => {
             let update = update::json(*limits)?;
-            bowline_client::sandbox::of(state, &id, &Programs::default()).await?.update_sandbox(update).await?;
-            warn(&examine(state, &id).await?);
+            let shim = bowline_client::sandbox::of(state, &id, &Programs::default()).await?;
+            let before = shim.sandbox_state().await?;
+            shim.update_sandbox(update).await?;
+            warn(&examine(state, &id).await?, &before.notes);
             Ok(0)
         }
         SandboxCommand::Check { id } => {

@@ -110,6 +110,17 @@ async fn remove_by_shim(state: &StateDir, folder: &Folder, id: &TaskId, force: b
     }
 }
 
+/// Checks that a member of a sandbox without a shim has ended, as far as its record tells.
+fn check_ended(folder: &Folder, sandbox: &TaskId, member: &TaskId) -> Result<()> {
+    match folder.record() {
+        Ok(Some(record)) if record.runs() => {
+            Err(Error::new(Kind::WrongState, format!("member {member} of sandbox {sandbox} has not ended"))
+                .hint(format!("`bowline sandbox rm -f {sandbox}` ends and removes all members")))
+        }
+        record => record.map(drop),
+    }
+}
+
 /// Removes the records of the sandbox and its members once the shim is gone, and what a dead shim has left.
 fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: bool) -> Result<()> {
     if force {
@@ -121,6 +132,7 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: boo
         }
     } else {
         folder.sandbox()?;
+        state.members(id)?.iter().try_for_each(|member| check_ended(&state.folder(member), id, member))?;
     }
     let Undone { moved, alone } = undo_sandbox(state, id, &spawn::systemd()?)?;
     tell_moved(id, &moved);

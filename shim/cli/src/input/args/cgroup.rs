@@ -9,7 +9,7 @@ use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use rustix::param::page_size;
 
-use crate::input::args::parsers::variable;
+use crate::input::args::parsers::{class, variable};
 use crate::input::args::update::{ceiling, count};
 use crate::input::examples;
 
@@ -137,7 +137,7 @@ pub struct NameArgs {
     #[arg(long, value_name = "ID", group = "what")]
     pub sandbox: Option<String>,
     /// The pod's class of service: guaranteed, burstable or best-effort
-    #[arg(long, value_name = "CLASS", value_parser = class, requires = "pod")]
+    #[arg(long, value_name = "CLASS", value_parser = class(), hide_possible_values = true, requires = "pod")]
     pub qos: Option<Class>,
     /// The cgroup above all pods or all sandboxes [default: kubepods, bowline]
     #[arg(long, value_name = "PATH")]
@@ -157,16 +157,6 @@ fn memory(text: &str) -> Result<Ceiling<ByteSize>, String> {
             Err(format!("a limit of less than {} bytes, a page, leaves no memory; max is no limit", page_size()))
         }
         limit => Ok(limit),
-    }
-}
-
-/// Reads a class as the kubelet writes it too: BestEffort, besteffort.
-fn class(text: &str) -> Result<Class, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "guaranteed" => Ok(Class::Guaranteed),
-        "burstable" => Ok(Class::Burstable),
-        "besteffort" | "best-effort" => Ok(Class::BestEffort),
-        _ => Err(format!("{text:?} is none of guaranteed, burstable, best-effort")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Parsers of values that flags of several commands take.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use bowline_spec::budget::Class;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// A parser of `words`, as a description would contain them.
 pub fn one_of<T, const N: usize>(words: [&'static str; N]) -> impl TypedValueParser<Value = T>
@@ -13,6 +14,20 @@ where
 /// Parses a whole number.
 pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number from 0 on, such as 3"))
+}
+
+/// A parser of classes of service, which the kubelet writes otherwise too: BestEffort, besteffort.
+pub fn class() -> impl TypedValueParser<Value = Class> {
+    let words = [
+        PossibleValue::new("guaranteed").alias("Guaranteed"),
+        PossibleValue::new("burstable").alias("Burstable"),
+        PossibleValue::new("best-effort").aliases(["BestEffort", "besteffort"]),
+    ];
+    PossibleValuesParser::new(words).map(|word| match word.to_ascii_lowercase().as_str() {
+        "guaranteed" => Class::Guaranteed,
+        "burstable" => Class::Burstable,
+        _ => Class::BestEffort,
+    })
 }
 
 /// Parses `KEY=value`.

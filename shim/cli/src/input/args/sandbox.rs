@@ -9,7 +9,7 @@ use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, Place};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 
-use crate::input::args::parsers::one_of;
+use crate::input::args::parsers::{class, one_of};
 use crate::input::args::update::{UpdateArgs, count};
 use crate::input::examples;
 use crate::input::network::{network, port};
@@ -111,7 +111,7 @@ pub struct CreateArgs {
     #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = count)]
     pub pids: Option<Ceiling<u64>>,
     /// The class of service: guaranteed, burstable or best-effort [default: what the members make]
-    #[arg(long, value_parser = one_of::<Class, 3>(["guaranteed", "burstable", "best-effort"]), hide_possible_values = true)]
+    #[arg(long, value_parser = class(), hide_possible_values = true)]
     pub qos: Option<Class>,
     /// What to do about limits that this host cannot enforce: required, best-effort or off
     #[arg(long, value_name = "MODE", value_parser = one_of::<Enforcement, 3>(["required", "best-effort", "off"]), hide_possible_values = true)]

@@ -63,6 +63,7 @@ fn named(event: &Value) -> (String, bool) {
         "exec" => match number("exit_code") {
             Some(0) => ("exec".to_owned(), false),
             Some(code) => (format!("exec: {code}"), false),
+            None if event["shim_died"] == true => ("exec: code not known".to_owned(), true),
             None => ("exec: timed out".to_owned(), true),
         },
         "health" => {

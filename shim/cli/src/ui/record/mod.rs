@@ -54,7 +54,7 @@ pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> 
     drawn?;
     let (readings, events) = (recorder.readings, recorder.events);
     say(&format!("{}: {readings} readings, {events} events", path.display()))?;
-    if because == Because::ShimDied { Err(dead(&id)) } else { Ok(0) }
+    if because == Because::ShimDied { Err(dead(&state.folder(&id), &id)) } else { Ok(0) }
 }
 
 /// A recording that is being made.

@@ -1,0 +1,323 @@
+//! Command lines that cannot be meant: exit code 2, one message, nothing done.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+
+use bowline_tests::Host;
+use bowline_tests::harness::binary;
+
+#[test]
+fn an_unknown_flag_or_command_is_bad_usage() {
+    let host = Host::new();
+    for args in [
+        &["run", "--no-such-flag", "--", "true"][..],
+        &["no-such-command"],
+        &["exec"],
+        &["inspect"],
+        &["wait", "--jsn", "x"],
+    ] {
+        host.bowline(args).assert_refused(2, &[]);
+    }
+}
+
+#[test]
+fn a_malformed_value_is_bad_usage_and_names_the_flag() {
+    for (flag, value) in [
+        ("--memory", "64Q"),
+        ("--log-files", "x"),
+        ("--memory", ""),
+        ("--memory", "-1"),
+        ("--cpus", "0"),
+        ("--cpus", "-1"),
+        ("--cpus", "x"),
+        ("--cpus", "nan"),
+        ("--pids", "0"),
+        ("--pids", "-2"),
+        ("--pids", "x"),
+        ("--env", "=x"),
+        ("--user", ""),
+        ("--user", "a:b:c"),
+    ] {
+        let host = Host::new();
+        host.task("true").flag(format!("{flag}={value}")).assert_refused(2, &[flag]);
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn memory_below_what_can_start_is_refused() {
+    let host = Host::new();
+    let ran = host.bowline(["run", "--name", &host.new_id(), "--memory=1M", "--", "true"]);
+    assert!(ran.code == Some(2) || ran.code == Some(125), "{ran}");
+    assert!(ran.err().starts_with("bowline: ") && ran.err().contains("memory"), "{ran}");
+}
+
+#[test]
+fn a_malformed_id_is_bad_usage() {
+    let long = "a".repeat(64);
+    for id in ["", "-a", ".a", "a/b", "../x", "/x", "a b", "ä", &long] {
+        let host = Host::new();
+        host.bowline(["run", &format!("--name={id}"), "--", "true"]).assert_refused(2, &["id"]);
+        if !id.is_empty() && !id.starts_with('-') {
+            host.bowline(["inspect", id]).assert_refused(2, &["id"]);
+            host.bowline(["rm", "-f", id]).assert_refused(2, &["id"]);
+        }
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn the_longest_id_works() {
+    let host = Host::new();
+    let id = format!("{}{}", host.prefix(), "x".repeat(63 - host.prefix().len()));
+    host.task("echo long").named(id).run().assert_says("long");
+}
+
+#[test]
+fn a_taken_id_is_refused_and_the_other_task_goes_on() {
+    let host = Host::new();
+    let first = host.task("exec sleep 1000").start();
+    host.task("true").named(first.id()).assert_refused_as_taken();
+    let ran = host.bowline(["start", "--name", first.id(), "true"]);
+    assert!(ran.err().contains("--replace") && ran.err().contains("-f"), "{ran}");
+    assert_eq!(first.status(), "running");
+    first.end();
+    host.task("true").named(first.id()).assert_refused_as_taken();
+}
+
+#[test]
+fn of_two_launches_with_one_id_at_a_time_one_wins() {
+    let host = Host::new();
+    let id = host.new_id();
+    let both: Vec<_> = (0..2).map(|_| host.spawn(["start", "--name", &id, "--", "sleep", "1000"])).collect();
+    let ran: Vec<_> = both.into_iter().map(|process| process.finish()).collect();
+    let won = ran.iter().filter(|ran| ran.code == Some(0)).count();
+    assert_eq!(won, 1, "{} and {}", ran[0], ran[1]);
+    let lost = ran.iter().find(|ran| ran.code != Some(0)).expect("the other");
+    lost.assert_refused(125, &[&id]);
+    host.adopt(&id).end();
+}
+
+#[test]
+fn an_id_that_nobody_has_is_an_error_of_every_command() {
+    let host = Host::new();
+    for verb in ["inspect", "stats", "wait", "stop", "kill", "pause", "resume", "rm"] {
+        host.bowline([verb, "nobody"]).assert_refused(125, &["nobody"]);
+    }
+}
+
+#[test]
+fn nothing_to_run_is_bad_usage() {
+    let host = Host::new();
+    for args in [&["run"][..], &["run", "--"], &["start"]] {
+        let ran = host.bowline(args);
+        ran.assert_refused(2, &["command"]);
+        assert!(ran.err().ends_with(&format!("\nhint: see `bowline {} --help`", args[0])), "{ran}");
+    }
+    let task = host.task("exec sleep 1000").start();
+    task.bowline("exec", []).assert_refused(2, &[]);
+    task.bowline("exec", ["--"]).assert_refused(2, &[]);
+    task.end();
+}
+
+#[test]
+fn malformed_times_are_bad_usage_and_the_task_is_unharmed() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    for grace in ["", "x", "-1s", "1 s", "1y"] {
+        task.bowline("stop", [&format!("--grace={grace}")]).assert_refused(2, &["--grace"]);
+        task.bowline("exec", [&format!("--timeout={grace}"), "--", "true"]).assert_refused(2, &["--timeout"]);
+    }
+    assert_eq!(task.status(), "running");
+    task.end();
+}
+
+#[test]
+fn a_state_folder_whose_sockets_would_be_too_long_is_refused_and_not_made() {
+    let host = Host::new();
+    let state = host.work().join("x".repeat(100));
+    let path = state.to_string_lossy().into_owned();
+    host.bowline(["--state", &path, "run", "--name", &host.new_id(), "--", "true"]).assert_refused(2, &[&path]);
+    assert!(!state.exists());
+}
+
+#[test]
+fn the_description_that_it_would_launch_can_be_printed() {
+    let host = Host::new();
+    let file = host.file("task.toml", "command = 'echo'\nargs = ['hello']\nmemory.limit = '64M'\npids = 9");
+    let spec = host.bowline(["spec".as_ref(), file.as_os_str()]).assert_code(0).json();
+    assert_eq!(spec["process"]["args"], serde_json::json!(["echo", "hello"]));
+    assert_eq!(spec["linux"]["resources"]["memory"]["limit"], 64 << 20);
+    assert_eq!(spec["linux"]["resources"]["pids"]["limit"], 9);
+}
+
+#[test]
+fn a_wrong_description_is_not_printed() {
+    let host = Host::new();
+    let file = host.file("task.toml", "command = 'echo'\nmemory.limit = '64Q'");
+    host.bowline(["spec".as_ref(), file.as_os_str()]).assert_refused(125, &["memory.limit"]);
+    host.bowline(["spec", "/no/such/file"]).assert_refused(125, &["/no/such/file"]);
+}
+
+#[test]
+fn the_schema_is_json_and_knows_every_field() {
+    let host = Host::new();
+    let schema = host.bowline(["schema"]).assert_code(0).json();
+    let fields = schema["properties"].as_object().expect("an object");
+    for field in ["command", "args", "env", "rootfs", "mounts", "namespaces", "memory", "cpu", "pids", "stop", "output"]
+    {
+        assert!(fields.contains_key(field), "{field}");
+    }
+    assert_eq!(schema["additionalProperties"], false);
+}
+
+#[test]
+fn doctor_tells_what_this_host_has() {
+    let host = Host::new();
+    let ran = host.bowline(["doctor"]);
+    ran.assert_code(0);
+    assert!(ran.out().contains("memory") && ran.out().contains("cgroup"), "{ran}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let host = Host::new();
+    let mut shell = host.command("/bin/sh");
+    shell.args(["-c", "\"$0\" schema | true; \"$0\" --help | true; \"$0\" ps --json | true"]).arg(binary("bowline"));
+    let ran = host.execute(shell);
+    assert!(!ran.err().contains("panic"), "{ran}");
+}
+
+#[test]
+fn what_a_task_cannot_do_now_is_refused_with_the_likely_mend() {
+    let host = Host::new();
+    let (ended, running, paused) =
+        (host.task("true").start(), host.task("exec sleep 1000").start(), host.task("exec sleep 1000").start());
+    ended.wait();
+    paused.bowline("pause", []).assert_code(0);
+    let refused = [
+        ended.bowline("kill", []),
+        ended.bowline("pause", []),
+        ended.bowline("stats", []),
+        ended.bowline("update", ["--pids=9"]),
+        ended.exec("true"),
+        running.bowline("resume", []),
+        running.bowline("rm", []),
+        paused.bowline("pause", []),
+        paused.exec("true"),
+        host.bowline(["inspect", "nobody"]),
+    ];
+    for ran in refused {
+        ran.assert_refused(125, &[]);
+        assert!(ran.err().contains("\nhint: "), "{ran}");
+    }
+    running.end();
+    paused.end();
+}
+
+#[test]
+fn a_wrong_value_is_told_what_is_wanted() {
+    let host = Host::new();
+    for (args, parts) in [
+        (&["run", "--memory=", "true"][..], &["\"\" is not a size; write it as 64M"][..]),
+        (&["run", "--memory-swap=x", "true"], &["\"x\" is not a size", "; -1 or max is no limit"]),
+        (&["run", "--pids=x", "true"], &["\"x\" is not a limit", "; -1 or max is no limit"]),
+        (&["run", "--health-retries=x", "true"], &["\"x\" is not a number from 0 on"]),
+        (&["run", "--health-on-failure=restart", "true"], &["[possible values: none, stop]"]),
+        (&["sandbox", "create", "--qos=foo"], &["[possible values: guaranteed, burstable, best-effort]"]),
+        (&["logs", "--tail=x", "web"], &["\"x\" is not a number of lines; write 10, or all"]),
+        (&["exec", "--timeout=0", "web", "true"], &["--timeout", "leaves no time"]),
+        (&["run", "--env-file=/no\nsuch", "true"], &["cannot read /no\\nsuch"]),
+    ] {
+        host.bowline(args).assert_refused(2, parts);
+    }
+}
+
+#[test]
+fn an_error_of_a_field_names_the_flag_that_set_it() {
+    let host = Host::new();
+    for (flag, parts) in [
+        ("--tmpfs=/proc/x", &["mounts[0].destination"][..]),
+        ("--ulimit=nofile=2:1", &["rlimits.nofile"]),
+        ("--cpuset-cpus=9999", &["cpu.cpuset"]),
+        ("--memory=1K", &["memory.limit"]),
+        ("--hostname=a b", &["hostname"]),
+        ("--workdir=relative", &["workdir"]),
+        ("--user=no-such-user", &["user"]),
+        ("--device=/dev/no-such-device", &["devices"]),
+        ("--rootfs=/no/such/root", &["rootfs"]),
+        ("--network=/no/such/netns", &["namespaces.network"]),
+        ("--log-size=1", &["log.max_size"]),
+    ] {
+        let ran = host.bowline(["run", "--name", &host.new_id(), flag, "true"]);
+        ran.assert_refused(125, parts);
+        let name = flag.split('=').next().unwrap_or_default();
+        assert!(ran.err().ends_with(&format!("\nhint: this comes from {name}; see `bowline run --help`")), "{ran}");
+    }
+    let file = host.file("task.toml", "command = 'true'\npids = 0");
+    let file = file.to_str().expect("ASCII");
+    let ran = host.bowline(["run", "-f", file]);
+    assert!(ran.assert_refused(125, &["pids"]).err().contains("\nhint: `bowline schema`"), "{ran}");
+    let ran = host.bowline(["run", "-f", file, "--pids=9", "--hostname=a b"]);
+    assert!(ran.assert_refused(125, &["hostname"]).err().contains("\nhint: this comes from --hostname"), "{ran}");
+    let task = host.task("exec sleep 1000").start();
+    for flag in ["--workdir=relative", "--user=no-such-user"] {
+        let ran = task.bowline("exec", [flag, "true"]);
+        ran.assert_refused(125, &[]);
+        assert!(ran.err().contains("\nhint: this comes from "), "{ran}");
+    }
+    task.end();
+}
+
+#[test]
+fn no_hint_changes_what_is_not_the_tasks() {
+    let host = Host::new();
+    let shared = host.work().join("shared");
+    fs::create_dir(&shared).and_then(|()| fs::set_permissions(&shared, Permissions::from_mode(0o1777))).expect("ours");
+    let state = ["--state", shared.to_str().expect("UTF-8"), "run", "true"];
+    let unsafe_state = host.bowline(state);
+    unsafe_state.assert_refused(125, &["is not safe", "mode 1777"]);
+    let nothing = host.bowline(["run", "-v", "/var/run/no.sock:/run/no.sock", "true"]);
+    nothing.assert_refused(125, &["/var/run/no.sock"]);
+    for ran in [unsafe_state, nothing] {
+        assert!(!["chmod", "chown", "mkdir"].iter().any(|word| ran.err().contains(word)), "{ran}");
+    }
+    let named = host.bowline(["run", "-h", "box", "true"]);
+    assert!(named.assert_refused(2, &["-h", "box"]).err().contains("\nhint: --hostname box "), "{named}");
+}
+
+#[test]
+fn a_command_that_is_not_there_may_be_an_image_a_line_or_a_script_of_the_host() {
+    let host = Host::new();
+    let script = host.file("script.sh", "#!/bin/sh\n");
+    for (words, hint) in [
+        (&["no-such-image", "echo", "hi"][..], "bowline has no images: "),
+        (&["ubuntu:22.04", "bash"], "bowline has no images: "),
+        (&["echo hi"], "without the quotes: bowline run echo hi"),
+        (&["./script.sh"], "the task does not see this folder: -v \"$PWD:/work:ro\" -w /work"),
+    ] {
+        let mut run = host.command(binary("bowline"));
+        run.args(["run", "--name", &host.new_id()]).args(words).current_dir(script.parent().expect("a folder"));
+        let ran = host.execute(run);
+        ran.assert_refused(127, &["cannot run"]);
+        assert!(ran.err().contains(&format!("\nhint: {hint}")), "{ran}");
+    }
+}
+
+#[test]
+fn a_slip_on_the_command_line_is_told_what_was_probably_meant() {
+    let host = Host::new();
+    for (args, hint) in [
+        (&["wait", "--jsn", "x"][..], "perhaps --json is meant; see `bowline wait --help`"),
+        (&["ps", "--sort=creatd"], "perhaps created is meant; see `bowline ps --help`"),
+        (&["inspct", "x"], "perhaps inspect is meant; see `bowline --help`"),
+        (&["exec"], "see `bowline exec --help`"),
+        (&["sandbox", "create", "--bad"], "see `bowline sandbox create --help`"),
+        (&["unpause", "x"], "`bowline resume` lets a paused task continue"),
+        (&["run", "--cpu-shares", "512", "true"], "--set cpu.shares=512"),
+    ] {
+        let ran = host.bowline(args);
+        ran.assert_refused(2, &[]);
+        assert!(ran.err().ends_with(&format!("\nhint: {hint}")), "{ran}");
+    }
+}

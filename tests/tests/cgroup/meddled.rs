@@ -1,0 +1,275 @@
+//! A task whose cgroup somebody else has frozen, emptied or removed.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{
+    Elsewhere, Task, eventually, hierarchies, hierarchy, only_v2, process_exists, set_frozen,
+};
+
+const POLITE: &str = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done";
+
+/// Moves all processes of the task away, as root may.
+fn empty(task: &Task<'_>, elsewhere: &Elsewhere) {
+    eventually("its cgroup is empty", || {
+        elsewhere.take(&task.all_processes());
+        task.all_processes().is_empty().then_some(())
+    });
+}
+
+/// Removes its cgroup in every hierarchy.
+fn remove(task: &Task<'_>) {
+    let path = task.inspect()["cgroup"].as_str().expect("a path")[1..].to_owned();
+    for (_, mount) in hierarchies() {
+        let folder = mount.join(&path);
+        eventually(format_args!("{} is removed", folder.display()), || {
+            (!folder.exists() || fs::remove_dir(&folder).is_ok()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_frozen_task_hears_a_stop() {
+    let host = Host::new();
+    let task = host.task(POLITE).start();
+    task.wait_for_line("ready");
+    task.freeze();
+    task.stop(["--grace=50s"]).assert_code(3);
+}
+
+#[test]
+fn a_task_that_somebody_else_freezes_is_paused_and_runs_nothing_until_it_is_resumed() {
+    let host = Host::new();
+    let task = host.task("sleep 1000").start();
+    task.freeze();
+    assert_eq!(task.status(), "paused");
+    task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "frozen"]);
+    task.bowline("resume", []).assert_code(0);
+    assert_eq!(task.status(), "running");
+    task.exec("exit 7").assert_code(7);
+    task.end();
+}
+
+#[test]
+fn what_somebody_has_moved_to_a_sandbox_ends_with_it() {
+    let host = Host::new();
+    for controller in ["memory", "freezer"] {
+        let sandbox = host.sandbox().create();
+        let mut sleep = host.command("sleep");
+        sleep.arg("1000");
+        let stranger = host.spawn_command(sleep);
+        let path = sandbox.inspect()["cgroup"].as_str().expect("a path")[1..].to_owned();
+        let procs = hierarchy(controller).join(path).join("cgroup.procs");
+        fs::write(procs, stranger.pid().to_string()).expect("root may");
+        sandbox.bowline("rm", []).assert_code(0);
+        assert_eq!(stranger.finish().code, None, "{controller}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_paused_task_that_somebody_else_thaws_runs() {
+    let host = Host::new();
+    let task = host.task("sleep 1000").start();
+    task.bowline("pause", []).assert_code(0);
+    task.freeze();
+    assert_eq!(task.status(), "paused");
+    task.thaw();
+    task.exec("echo in").assert_says("in");
+    task.bowline("resume", []).assert_refused(125, &["running"]);
+    task.bowline("pause", []).assert_code(0);
+    task.thaw();
+    assert_eq!(task.status(), "running");
+    task.bowline("pause", []).assert_code(0);
+    task.thaw();
+    // Once more, without a look in between.
+    task.bowline("pause", []).assert_code(0);
+    assert_eq!(task.status(), "paused");
+    task.bowline("exec", ["--", "true"]).assert_refused(125, &["paused"]);
+    task.bowline("resume", []).assert_code(0);
+    assert_eq!(task.status(), "running");
+    let told = host.bowline(["events", "--json", task.id()]);
+    let told = ["paused", "resumed"].map(|name| told.out().matches(&format!("\"event\":\"{name}\"")).count());
+    assert_eq!(told, [4, 4]);
+    task.end();
+}
+
+#[test]
+fn a_frozen_task_can_be_killed() {
+    let host = Host::new();
+    for toml in ["", "namespaces.pid = 'host'"] {
+        let toml = format!("command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\n{toml}");
+        let task = host.described(&toml).start();
+        task.wait_for_line("ready");
+        task.freeze();
+        task.bowline("kill", ["--signal=KILL"]).assert_code(0);
+        task.wait().assert_killed_by("KILL");
+    }
+}
+
+#[test]
+fn a_frozen_task_can_be_removed_by_force() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    task.freeze();
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_frozen_task_is_still_measured() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    task.freeze();
+    let stats = task.stats();
+    assert_eq!(stats["pids"]["current"], 2, "the command and its init: {stats}");
+    assert!(stats["memory"]["usage_bytes"].is_u64(), "{stats}");
+    task.end();
+}
+
+#[test]
+fn a_deadline_holds_in_a_frozen_task_and_its_exec_never_runs() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    // One group is there already, one is new.
+    task.exec_with(["--timeout=50s"], "true").assert_code(0);
+    task.freeze();
+    for _ in 0..2 {
+        let ran = task.exec_with(["--timeout=500ms", "--json"], "echo it runs >&2; exec sleep 1000");
+        ran.assert_code(124);
+        assert_eq!((&ran.json()["killed"], &ran.json()["stderr"]), (&"cgroup".into(), &"".into()), "{ran}");
+    }
+    task.thaw();
+    eventually("what was killed is gone", || (task.processes() == [task.program_pid()]).then_some(()));
+    task.exec_with(["--timeout=50s"], "echo alive").assert_says("alive");
+    task.end();
+}
+
+#[test]
+fn nothing_hides_from_the_end_of_a_task_in_a_cgroup_whose_name_is_no_utf_8() {
+    let host = Host::new();
+    let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\nnamespaces.pid = 'host'";
+    for freezes in [false, true] {
+        let task = host.described(toml).start();
+        task.wait_for_line("ready");
+        let child = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the sleep");
+        for (names, _) in hierarchies() {
+            let hidden = task.cgroup(names.split(',').next().expect("a name")).join(OsStr::from_bytes(b"caf\xe9"));
+            fs::create_dir(&hidden).expect("root may");
+            // Those of a cpuset begin without any.
+            for set in ["cpuset.cpus", "cpuset.mems"].map(|set| (hidden.with_file_name(set), hidden.join(set))) {
+                let _ = fs::copy(set.0, set.1);
+            }
+            fs::write(hidden.join("cgroup.procs"), child.to_string()).expect("it lives");
+            if freezes {
+                // As a task may that has the rights to its cgroup.
+                let _ = fs::write(hidden.join("freezer.state"), "FROZEN");
+            }
+        }
+        task.bowline("kill", ["--signal=KILL"]).assert_code(0);
+        task.wait().assert_killed_by("KILL");
+        assert!(!process_exists(child));
+    }
+}
+
+/// Its folder in the hierarchy by which bowline finds the processes of a task on v1.
+fn freezer_of(elsewhere: &Elsewhere) -> PathBuf {
+    hierarchy("freezer").join(&elsewhere.path()[1..])
+}
+
+#[test]
+fn a_process_that_was_moved_out_of_one_hierarchy_ends_with_the_task() {
+    if only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\nnamespaces.pid = 'host'";
+    for frozen in [false, true] {
+        let task = host.described(toml).start();
+        task.wait_for_line("ready");
+        let child = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the sleep");
+        let freezer = freezer_of(&elsewhere);
+        fs::write(freezer.join("cgroup.procs"), child.to_string()).expect("it lives");
+        set_frozen(&freezer, frozen);
+        task.bowline("kill", ["--signal=KILL"]).assert_code(0);
+        task.wait().assert_killed_by("KILL");
+        eventually("it has ended", || (!process_exists(child)).then_some(()));
+        set_frozen(&freezer, false);
+    }
+    elsewhere.remove();
+}
+
+#[test]
+fn a_task_that_was_moved_into_a_frozen_cgroup_is_stopped_all_the_same() {
+    if only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    let freezer = freezer_of(&elsewhere);
+    for (grace, code) in [("--grace=50s", 3), ("--grace=0", 137)] {
+        for toml in ["", "namespaces.pid = 'host'"] {
+            let task = host.described(&format!("command = 'sh'\nargs = ['-c', \"{POLITE}\"]\n{toml}")).start();
+            task.wait_for_line("ready");
+            eventually("all are elsewhere", || {
+                for pid in task.all_processes() {
+                    let _ = fs::write(freezer.join("cgroup.procs"), pid.to_string());
+                }
+                task.all_processes().is_empty().then_some(())
+            });
+            set_frozen(&freezer, true);
+            task.stop([grace]).assert_code(code);
+            set_frozen(&freezer, false);
+        }
+    }
+    elsewhere.remove();
+}
+
+#[test]
+fn a_task_whose_cgroup_was_emptied_is_stopped_all_the_same() {
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    for (grace, code) in [("--grace=50s", 3), ("--grace=0", 137)] {
+        let task = host.task(POLITE).start();
+        task.wait_for_line("ready");
+        empty(&task, &elsewhere);
+        let stats = task.stats();
+        assert_eq!(stats["pids"]["current"], 0, "{stats}");
+        // Its limits are the task's still.
+        task.exec("echo here").assert_says("here");
+        task.exec_with(["--timeout=50s"], "exit 4").assert_code(4);
+        task.stop([grace]).assert_code(code);
+    }
+    elsewhere.remove();
+}
+
+#[test]
+fn a_task_whose_cgroup_was_removed_says_so_and_is_stopped_all_the_same() {
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    for (grace, code) in [("--grace=50s", 3), ("--grace=0", 137)] {
+        let task = host.task(POLITE).start();
+        task.wait_for_line("ready");
+        let path = task.inspect()["cgroup"].as_str().expect("a path").to_owned();
+        empty(&task, &elsewhere);
+        remove(&task);
+        let stats = task.stats();
+        for (group, field) in [("cpu", "usage_usec"), ("memory", "usage_bytes"), ("pids", "current")] {
+            assert!(stats[group][field].is_null(), "{group}.{field} in {stats}");
+        }
+        task.bowline("stats", []).assert_code(0);
+        task.bowline("exec", ["--", "true"]).assert_refused(125, &[&path]);
+        task.bowline("exec", ["--timeout=50s", "--", "true"]).assert_refused(125, &[&path]);
+        task.bowline("pause", []).assert_refused(125, &[&path]);
+        assert_eq!(task.status(), "running");
+        let report = task.stop([grace]);
+        report.assert_code(code);
+        // CPU time is known from init, where that was reaped before the report.
+        assert!(report["memory_peak_bytes"].is_null(), "{report:?}");
+    }
+    elsewhere.remove();
+}

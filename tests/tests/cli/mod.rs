@@ -1,0 +1,11 @@
+//! The command line itself: flags, help, names, tables, screens.
+
+mod flags;
+mod help;
+mod inspect;
+mod many;
+mod names;
+mod progress;
+mod ps;
+mod stats;
+mod watch;

@@ -1,0 +1,33 @@
+//! The shim that containerd starts, by its protocols.
+
+mod bad_input;
+mod bugs;
+mod checkpoint;
+mod control;
+mod cycles;
+mod daemon;
+mod environment;
+mod events;
+mod exec;
+mod features;
+mod hooks;
+mod invocation;
+mod io;
+mod metrics;
+pub mod mounts;
+pub mod mounts_flags;
+mod mounts_namespaces;
+mod oom;
+mod options;
+mod pod;
+mod recovery;
+mod rootfs;
+mod sandbox;
+mod sandbox_end;
+mod sandbox_members;
+mod start;
+mod start_refused;
+mod task;
+mod terminal;
+mod tolerance;
+mod upgrade;

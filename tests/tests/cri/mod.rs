@@ -1,0 +1,6 @@
+//! Pods and containers of a real containerd, through the CRI.
+
+mod containers;
+mod pods;
+mod recovery;
+mod settings;

@@ -1,0 +1,155 @@
+//! Execs in a task that has cgroups of its own: on v2 the kernel then takes no
+//! process into the task's cgroup itself.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Task, cgroup_of, eventually, is_slow, only_v2};
+
+const IDLE: &str = "exec sleep 1000";
+
+/// What systemd and Docker do inside a task: its processes move down, then
+/// controllers are handed down. Returns where the processes are.
+fn hand_down(task: &Task<'_>) -> PathBuf {
+    hand_down_to(task, "inner".as_ref())
+}
+
+fn hand_down_to(task: &Task<'_>, name: &OsStr) -> PathBuf {
+    let top = task.cgroup("memory");
+    let inner = top.join(name);
+    fs::create_dir(&inner).expect("root may");
+    for pid in task.all_processes() {
+        fs::write(inner.join("cgroup.procs"), pid.to_string()).expect("it lives");
+    }
+    fs::write(top.join("cgroup.subtree_control"), "+memory").expect("no process is in it");
+    inner
+}
+
+/// From here on a new cgroup below the task's takes no process.
+fn make_threaded(task: &Task<'_>) {
+    let threads = task.cgroup("memory").join("threads");
+    fs::create_dir(&threads).expect("root may");
+    fs::write(threads.join("cgroup.type"), "threaded").expect("the task's cgroup hands nothing down");
+}
+
+fn path_of(task: &Task<'_>) -> String {
+    task.inspect()["cgroup"].as_str().expect("a path").to_owned()
+}
+
+#[test]
+fn an_exec_goes_where_init_is() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    hand_down(&task);
+    task.exec("exit 3").assert_code(3);
+    let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
+    exec.wait_for_out("begun");
+    let other = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the exec");
+    assert_eq!(cgroup_of(other)[""], format!("{}/inner", path_of(&task)));
+    assert_eq!(cgroup_of(other), cgroup_of(task.pid()));
+    task.end();
+    exec.finish();
+}
+
+#[test]
+fn an_exec_goes_where_init_is_whatever_the_name() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    hand_down_to(&task, OsStr::from_bytes(b"caf\xe9"));
+    task.exec("exit 3").assert_code(3);
+    task.end();
+}
+
+#[test]
+fn an_exec_works_in_a_task_that_has_handed_controllers_down_itself() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let root = host.busybox_root();
+    let script = "c=/cg$(cut -d: -f3 /proc/self/cgroup); mkdir $c/inner && echo 1 > $c/inner/cgroup.procs && \
+                  echo +memory > $c/cgroup.subtree_control && echo ready; exec sleep 1000";
+    let toml = format!(
+        "command = 'sh'\nargs = ['-c', '{script}']\nnamespaces.cgroup = 'host'\nmemory.limit = '64M'\n\
+         mounts = [{{source = '/sys/fs/cgroup', destination = '/cg'}}]"
+    );
+    let task = host.described(&toml).rootfs(root.path()).start();
+    task.wait_for_line("ready");
+    task.exec("cut -d: -f3 /proc/self/cgroup").assert_says(&format!("{}/inner", path_of(&task)));
+    // The task's limit is above it.
+    task.exec("exec tail /dev/zero").assert_code(137);
+    task.end();
+}
+
+#[test]
+fn an_exec_with_a_deadline_has_a_cgroup_of_its_own_there_too() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    hand_down(&task);
+    task.exec_with(["--timeout=50s"], "exit 4").assert_code(4);
+    let ran = task.exec_with(["--json", "--timeout=3s"], "setsid sleep 1000 & exec sleep 1000");
+    ran.assert_code(124);
+    assert_eq!(ran.json()["killed"], "cgroup", "{ran}");
+    assert_eq!(task.processes(), [task.program_pid()]);
+    task.end();
+}
+
+#[test]
+fn where_an_exec_can_have_no_cgroup_its_session_is_killed_and_the_answer_says_so() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    make_threaded(&task);
+    task.exec_with(["--timeout=50s"], "exit 4").assert_code(4);
+    // One of them has a name that is no UTF-8.
+    let script = r#"setsid sleep 1000 & sh -c 'printf "\377" > /proc/$$/comm; kill -STOP $$' & exec sleep 1000"#;
+    // Long enough for the script to start them all.
+    let ran = task.exec_with(["--json", if is_slow() { "--timeout=20s" } else { "--timeout=4s" }], script);
+    ran.assert_code(124);
+    let outcome = ran.json();
+    assert_eq!((&outcome["timed_out"], &outcome["killed"]), (&true.into(), &"session".into()), "{ran}");
+    eventually("init and the one in another session", || (task.processes().len() == 2).then_some(()));
+    let ran = task.exec_with(["--timeout=1s"], "exec sleep 1000");
+    ran.assert_code(124);
+    assert!(ran.err().contains("session"), "{ran}");
+    task.end();
+}
+
+#[test]
+fn an_exec_in_time_has_nothing_killed() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    let ran = task.exec_with(["--json", "--timeout=50s"], "true");
+    assert!(ran.json()["killed"].is_null(), "{ran}");
+    task.end();
+}
+
+#[test]
+fn an_exec_is_put_nowhere_without_the_tasks_limits() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    hand_down(&task);
+    let elsewhere = host.elsewhere("elsewhere");
+    elsewhere.take(&task.all_processes());
+    task.bowline("exec", ["--", "true"]).assert_refused(125, &[elsewhere.path(), &path_of(&task)]);
+    assert_eq!(task.all_processes(), [0; 0]);
+    task.end();
+    elsewhere.remove();
+}

@@ -1,0 +1,7 @@
+//! What the reference systems do, and bowline too.
+
+mod azure;
+mod ecs;
+mod kata;
+mod kubelet;
+mod nomad;

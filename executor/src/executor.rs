@@ -19,19 +19,19 @@ use bowline_sys as sys;
 use oci_spec::runtime::LinuxResources;
 use tokio::io::Interest;
 
-use crate::checkpoint::Checkpoint;
+use crate::disk::sandbox::SandboxState;
 use crate::facts::{Facts, WantedUpgrade};
-use crate::figures::Figures;
-use crate::io::{Attachment, WindowSize};
-use crate::pause_process::PauseProcess;
-use crate::report::ExitReport;
+use crate::output::io::{Attachment, WindowSize};
+use crate::output::report::ExitReport;
 use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
-use crate::sandbox::SandboxState;
+use crate::start::checkpoint::Checkpoint;
+use crate::start::pause_process::PauseProcess;
 use crate::stats::Stats;
+use crate::stats::figures::Figures;
 use crate::supervise::{BegunExec, Config, Handed, Supervisor};
 use crate::upgrade::{self, Manager};
 use crate::waits;
-use crate::watched_value::WatchedValue;
+use crate::waits::watched_value::WatchedValue;
 
 /// A handle to the loop. Cheap to clone.
 #[derive(Clone)]

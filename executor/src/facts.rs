@@ -13,18 +13,18 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::checkpoint::Criu;
-use crate::claim::End;
-use crate::clock::{Moment, SinceBoot};
-use crate::figures::ExecStarts;
-use crate::folder::{History, Record};
-use crate::handover;
-use crate::io::Progress;
+use crate::disk::folder::{History, Record};
+use crate::disk::sandbox::SandboxRecord;
+use crate::json::handover;
 use crate::lifecycle::{exec, sandbox, shim, task};
-use crate::report::ExitReport;
-use crate::sandbox::SandboxRecord;
+use crate::output::io::Progress;
+use crate::output::report::ExitReport;
+use crate::start::checkpoint::Criu;
 use crate::stats::Last;
+use crate::stats::figures::ExecStarts;
 use crate::waits::Work;
+use crate::waits::claim::End;
+use crate::waits::clock::{Moment, SinceBoot};
 use crate::watch::{NamedKills, ProcessIdentity};
 
 /// Everything that one shim knows.

@@ -17,11 +17,15 @@ use oci_spec::runtime::LinuxResources;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::accounts::{self, Wanted};
-use crate::bundle::{self, Configuration};
-use crate::folder::Folder;
-use crate::network::{self, ConfigList, Kept};
-use crate::{events, rootfs, stats, tolerance, unsupported};
+use crate::disk::folder::Folder;
+use crate::oci::bundle::{self, Configuration};
+use crate::oci::tolerance;
+use crate::oci::unsupported;
+use crate::output::events;
+use crate::stats;
+use crate::view::accounts::{self, Wanted};
+use crate::view::network::{self, ConfigList, Kept};
+use crate::view::rootfs;
 
 /// A bundle's `config.json`, and its checks before anything is made.
 pub fn config(data: &[u8]) {

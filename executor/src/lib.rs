@@ -51,86 +51,26 @@
 
 #![warn(missing_docs)]
 
-mod accounts;
-mod bundle;
-mod bundle_task;
-mod checkpoint;
-mod child;
-mod claim;
-mod claimed_uid;
-pub mod clock;
-mod cloning;
-mod enforcement;
-mod entrance;
-pub mod events;
-mod exec_launch;
-mod exec_slots;
+mod disk;
 mod executor;
 pub mod facts;
-mod fd_passing;
-mod features;
-pub mod figures;
-mod folder;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub mod handover;
-mod health;
-mod hooks;
-mod host;
-mod host_lock;
-pub mod host_name;
-pub mod host_units;
-pub mod housekeeping;
-mod huge_pages;
-mod idmap;
-mod inheritance;
-mod init_program;
-mod inside_root;
-mod io;
-mod joined_users;
-mod launch;
+mod hostside;
+mod json;
 mod lifecycle;
-mod log;
-mod lsm;
-mod manager_events;
-mod member;
-mod memory_min;
-mod memory_policy;
-mod namespaces;
-pub mod network;
-mod notify;
 mod oci;
-mod owners;
-pub mod page_release;
-mod past_shim;
-mod pause_process;
-pub mod probe;
-mod program;
-mod record;
-mod report;
+mod output;
+mod process;
 mod request;
-mod reserve;
-mod rootfs;
-mod sandbox;
-pub mod sandbox_namespaces;
-mod sealed;
-mod seccomp;
-pub mod secrets;
-pub mod spare_fd;
+mod rights;
+mod start;
 mod stats;
 mod supervise;
-pub mod systemd;
-mod time_namespace;
-mod tolerance;
-mod trust;
-mod undo;
-mod unseen;
-mod unsupported;
 pub mod upgrade;
+mod view;
 pub mod waits;
 pub mod watch;
-mod watched_value;
-mod worker;
 
 use tokio::task::LocalSet;
 
@@ -145,43 +85,57 @@ pub use bowline_sys::{
     Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat, read_file,
     read_regular_file, read_up_to, register_fd_for, report_signal,
 };
-pub use checkpoint::{Checkpoint, Criu};
+pub use disk::folder::{ATTACHED, EventCounts, Folder, Lock, Owner, Record, StateDir, died_with_shim};
+pub use disk::host_name;
+pub use disk::sandbox::{JointLimits, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};
-pub use features::features;
-pub use folder::{ATTACHED, EventCounts, Folder, Lock, Owner, Record, StateDir, died_with_shim};
-pub use health::{Check, Health, HealthStatus};
-pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
-pub use host::{compile_filter, configure, limits_of, user_ids};
-pub use idmap::Idmap;
-pub use inheritance::{InheritedLimits, leave_behind};
-pub use inside_root::{Symlinks, open as open_inside};
-pub use io::{
+pub use hostside::host_units;
+pub use hostside::housekeeping;
+pub use hostside::past_shim::{PastShim, is_frozen, kill_shim, until_free};
+pub use hostside::probe;
+pub use hostside::systemd;
+pub use hostside::undo::{LeftAlone, remove_folder, remove_unwritten, undo, undo_bundle, undo_rest};
+pub use hostside::unseen::OTHER_CGROUPS;
+pub use json::handover;
+pub use lifecycle::Status;
+pub use lifecycle::health::{Check, Health, HealthStatus};
+pub use oci::features::features;
+pub use oci::host::{compile_filter, configure, limits_of, user_ids};
+pub use oci::member::Member;
+pub use oci::tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
+pub use output::events;
+pub use output::io::{
     Attachment, CallersPipe, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize, until_read,
 };
-pub use lifecycle::Status;
-pub use log::{
+pub use output::log::{
     Identity as FileIdentity, LogFile, LogFiles, LogLine, LogPlace, LogStream, log_places, rotated_file as rotated_log,
 };
-pub use manager_events::{EventSink, ManagerEvent, TaskEvent};
-pub use member::Member;
-pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};
-pub use pause_process::{Net as PauseNet, PauseProcess};
-pub use report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
+pub use output::manager_events::{EventSink, ManagerEvent, TaskEvent};
+pub use output::report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
+pub use process::inheritance::{InheritedLimits, leave_behind};
+pub use process::page_release;
+pub use process::sealed::{Sealed, open as open_sealed};
+pub use process::spare_fd;
 pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, PauseEnd, Process, Source, TaskState};
-pub use rootfs::{SECRETS, Secret, layers, mount_options};
-pub use sandbox::{JointLimits, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
-pub use sealed::{Sealed, open as open_sealed};
+pub use rights::trust::is_planted;
+pub use start::checkpoint::{Checkpoint, Criu};
+pub use start::hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
+pub use start::pause_process::{Net as PauseNet, PauseProcess};
+pub use stats::figures;
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
     MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
 pub use supervise::{BegunExec, Config, Handed, Leave, ShimCgroup};
-pub use tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
-pub use trust::is_planted;
-pub use undo::{LeftAlone, remove_folder, remove_unwritten, undo, undo_bundle, undo_rest};
-pub use unseen::OTHER_CGROUPS;
+pub use view::idmap::Idmap;
+pub use view::inside_root::{Symlinks, open as open_inside};
+pub use view::network;
+pub use view::rootfs::{SECRETS, Secret, layers, mount_options};
+pub use view::sandbox_namespaces;
+pub use view::secrets;
+pub use waits::clock;
 
 /// The executor's version, as in its `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -224,13 +178,13 @@ where
     Fut: Future<Output = Result<()>> + 'static,
 {
     let files = handover.as_ref().and_then(|handed| handed.files());
-    inheritance::leave_behind_again(config.limits, files)?;
-    spare_fd::keep();
+    process::inheritance::leave_behind_again(config.limits, files)?;
+    process::spare_fd::keep();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .max_io_events_per_tick(EVENTS_AT_ONCE)
-        .on_thread_park(page_release::give_back)
+        .on_thread_park(process::page_release::give_back)
         .build()
         .doing(Kind::Internal, || "cannot start the event loop")?;
     LocalSet::new().block_on(&runtime, async move {

@@ -9,13 +9,13 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
 use crate::facts::{ExecEnd, Particulars};
-use crate::health::Health;
-use crate::io::{Attachment, Input, Logger, Released, Target, WindowSize};
 use crate::lifecycle::Status;
-use crate::member::Member;
-use crate::report::ExitReport;
-use crate::rootfs::layers::Layer;
-use crate::secrets::Secrets;
+use crate::lifecycle::health::Health;
+use crate::oci::member::Member;
+use crate::output::io::{Attachment, Input, Logger, Released, Target, WindowSize};
+use crate::output::report::ExitReport;
+use crate::view::rootfs::layers::Layer;
+use crate::view::secrets::Secrets;
 
 /// A request for a task: what it is made from, and where its streams go.
 #[derive(Debug, Clone)]

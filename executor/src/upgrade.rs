@@ -32,12 +32,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::clock::Moment;
 use crate::facts::WantedUpgrade;
-use crate::handover::{self, Fd};
-use crate::program::{Program, Started};
+use crate::json::handover::{self, Fd};
+use crate::process::inheritance;
+use crate::process::program::{Program, Started};
+use crate::process::sealed;
+use crate::process::worker;
 use crate::supervise::{Handed, Supervisor};
-use crate::{inheritance, sealed, waits, worker};
+use crate::waits;
+use crate::waits::clock::Moment;
 
 /// How long an upgrade waits for the work that is under way.
 const BUSY: Duration = Duration::from_secs(10);

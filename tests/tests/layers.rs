@@ -40,7 +40,7 @@ const SHIM_PROCESS: [&str; 7] = [
 
 /// What there of it runs in a worker, or in a program that may wait, and may have threads by
 /// then: it waits for its child itself, and for no other.
-const NOT_THE_SHIMS: [&str; 2] = ["executor/src/systemd.rs", "shim/containerd/src/background.rs"];
+const NOT_THE_SHIMS: [&str; 2] = ["executor/src/hostside/systemd.rs", "shim/containerd/src/background.rs"];
 
 /// What starts a thread, blocks the loop, or has its child reaped by the sweep.
 const NOT_IN_THE_SHIM: [&str; 7] = [

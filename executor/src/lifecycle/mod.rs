@@ -6,6 +6,8 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub(crate) mod health;
+
 pub mod exec;
 pub mod sandbox;
 pub mod shim;

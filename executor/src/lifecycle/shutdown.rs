@@ -10,7 +10,7 @@ use std::time::Duration;
 use bowline_spec::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Moment;
+use crate::waits::clock::Moment;
 
 /// How long output may take to drain once its writers are gone, counted from the last byte that a reader took:
 /// containerd waits for the same time in Delete.

@@ -14,7 +14,7 @@ use bowline_spec::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::shutdown::StopPlan;
-use crate::clock::Moment;
+use crate::waits::clock::Moment;
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

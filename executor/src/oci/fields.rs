@@ -1,6 +1,6 @@
 //! The fields of a configuration, by the schema of runtime-spec 1.3 and those before it: data only. `[]` is any item of a list, `*` any key.
 //!
-//! `docs/conformance.md` says what becomes of each; `tests/tests/fields_table.rs` tries it.
+//! `docs/conformance.md` says what becomes of each; `tests/tests/fields/table.rs` tries it.
 
 /// Sorted by bytes, so that a position can be a range of them.
 pub const FIELDS: &[&str] = &[

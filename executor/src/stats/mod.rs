@@ -8,6 +8,9 @@
 //!
 //! A missing file only leaves its figure out.
 
+pub(crate) mod enforcement;
+pub mod figures;
+
 mod processes;
 mod reading;
 #[cfg(test)]

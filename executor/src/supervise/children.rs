@@ -10,7 +10,7 @@ use bowline_sys as sys;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::claim::{Claim, End};
+use crate::waits::claim::{Claim, End};
 
 /// A set of signals, as something to await.
 pub struct Signal(AsyncFd<UnixStream>);

@@ -11,17 +11,17 @@ use bowline_spec::WatchAction;
 use bowline_spec::unit::slice_path;
 use jiff::Timestamp;
 
-use super::supervisor::Supervisor;
-use super::task::Task;
-use super::watching::until_end;
-use crate::clock::Moment;
-pub use crate::events::Event;
-use crate::events::{Entry, shortened};
+use crate::disk::reserve::Put;
 use crate::facts::{ExecFacts, TaskFacts};
-use crate::manager_events::ManagerEvent;
-use crate::report::ExitReport;
-use crate::reserve::Put;
+pub use crate::output::events::Event;
+use crate::output::events::{Entry, shortened};
+use crate::output::manager_events::ManagerEvent;
+use crate::output::report::ExitReport;
 use crate::stats;
+use crate::supervise::supervisor::Supervisor;
+use crate::supervise::task::Task;
+use crate::supervise::task::watching::until_end;
+use crate::waits::clock::Moment;
 use crate::watch::{Finding, KernelLog};
 
 /// When kills are counted after memory has run out: cgroup v1 reports that before it kills, and v2 whenever a limit

@@ -9,20 +9,20 @@ use std::rc::Rc;
 
 use bowline_cgroup::{Cgroup, ExecGroup};
 
-use crate::claim::Claim;
-use crate::claimed_uid::ClaimedUid;
-use crate::clock::Moment;
-use crate::cloning::Live;
-use crate::entrance::Entrance;
-use crate::exec_slots::ExecSlots;
-use crate::folder::Lock;
-use crate::init_program::InitWatch;
-use crate::io::{Lines, Pumps, Tail};
-use crate::launch::Held;
-use crate::reserve::Reserve;
-use crate::rootfs::Null;
-use crate::sandbox_namespaces::Shared;
+use crate::disk::folder::Lock;
+use crate::disk::reserve::Reserve;
+use crate::output::io::{Lines, Pumps, Tail};
+use crate::rights::claimed_uid::ClaimedUid;
+use crate::start::cloning::Live;
+use crate::start::entrance::Entrance;
+use crate::start::init_program::InitWatch;
+use crate::start::launch::Held;
 use crate::stats::{Processes, Stats};
+use crate::supervise::exec::slots::ExecSlots;
+use crate::view::rootfs::Null;
+use crate::view::sandbox_namespaces::Shared;
+use crate::waits::claim::Claim;
+use crate::waits::clock::Moment;
 use crate::watch::KernelLog;
 
 /// What a shim holds open for a task.

@@ -24,47 +24,19 @@
 //! | `starting_pause_process` (`supervisor`) | one pause process at a time |
 //! | `entered` (`shim_cgroup`) | the shim moves between cgroups one step at a time |
 
-mod adoption;
-mod budgets;
-mod checkpoints;
 mod children;
-mod connection;
-mod ending;
 mod events;
-mod exec_groups;
-mod exec_killing;
-mod exec_process;
-mod exec_takeover;
-mod execs;
-mod executing;
+mod exec;
 mod handles;
-mod handover;
-mod hanging_up;
-mod health;
-mod hooks;
-mod launch_plan;
-mod launches;
-mod nesting;
 mod overview;
-mod pause_process;
-mod pause_slot;
-mod pausing;
-mod planning;
-mod remembering;
 mod sandbox;
-mod sandbox_requests;
 mod shim_cgroup;
 mod supervisor;
 mod takeover;
 mod task;
-mod timeout;
-mod units;
-mod updates;
-mod watching;
-mod workload;
 
-pub use execs::BegunExec;
-pub use handover::Handed;
+pub use exec::running::BegunExec;
 pub use shim_cgroup::ShimCgroup;
 pub(crate) use supervisor::Supervisor;
 pub use supervisor::{Config, Leave};
+pub use takeover::handover::Handed;

@@ -9,12 +9,12 @@ use std::rc::Rc;
 use bowline_cgroup::{self as cgroup, Cgroup};
 use bowline_sys::proc_stat;
 
-use super::supervisor::Supervisor;
-use super::task::Task;
 use crate::facts::{Facts, Output, ShimFacts};
-use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
-use crate::io::{Lines, Tail};
+use crate::output::io::{Lines, Tail};
 use crate::stats::Stats;
+use crate::stats::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
+use crate::supervise::supervisor::Supervisor;
+use crate::supervise::task::Task;
 use crate::waits;
 
 impl Supervisor {

@@ -11,10 +11,10 @@ use bowline_error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::systemd::Systemd;
-use crate::worker;
+use crate::hostside::systemd::Systemd;
+use crate::process::worker;
 
-use super::units::{self, remove_cgroup};
+use crate::supervise::task::units::{self, remove_cgroup};
 
 /// How long a task runs before the shim enters its overhead cgroup: creating one in every hierarchy, and moving
 /// there and back, costs as much as a short task.

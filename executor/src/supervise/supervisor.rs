@@ -14,30 +14,30 @@ use bowline_spec::signal::Signal;
 use bowline_sys as sys;
 use tokio::sync::{Mutex, Notify};
 
-use crate::clock::Moment;
-use crate::events::Journal;
+use crate::disk::folder::{EventCounts, Folder, StateDir};
 use crate::facts::{ShimFacts, WantedUpgrade};
-use crate::folder::{EventCounts, Folder, StateDir};
-use crate::host;
-use crate::inheritance::InheritedLimits;
+use crate::hostside::systemd::Systemd;
 use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
-use crate::manager_events::EventSink;
-use crate::page_release;
-use crate::report::{ExitReport, StoppedBy};
+use crate::oci::host;
+use crate::output::events::Journal;
+use crate::output::manager_events::EventSink;
+use crate::output::report::{ExitReport, StoppedBy};
+use crate::process::inheritance::InheritedLimits;
+use crate::process::page_release;
 use crate::request::Process;
-use crate::rootfs::layers;
 use crate::stats::{self, Stats};
-use crate::systemd::Systemd;
+use crate::view::rootfs::layers;
 use crate::waits;
-use crate::watched_value::WatchedValue;
+use crate::waits::clock::Moment;
+use crate::waits::watched_value::WatchedValue;
 
-use super::children::{Children, Signal as Incoming};
-use super::pause_slot::PauseSlot;
-use super::sandbox::Sandbox;
-use super::shim_cgroup::{Overhead, SETTLED, ShimCgroup};
-use super::task::Task;
+use crate::supervise::children::{Children, Signal as Incoming};
+use crate::supervise::sandbox::Sandbox;
+use crate::supervise::sandbox::pause_slot::PauseSlot;
+use crate::supervise::shim_cgroup::{Overhead, SETTLED, ShimCgroup};
+use crate::supervise::task::Task;
 
 /// The settings that a shim starts with.
 #[derive(Debug)]

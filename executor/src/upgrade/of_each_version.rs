@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::folder::Record;
-use crate::record;
-use crate::sandbox::SandboxRecord;
+use crate::disk::folder::Record;
+use crate::disk::sandbox::SandboxRecord;
+use crate::json::record;
 
 /// The files of this name, of every version.
 fn kept(name: &str) -> Vec<PathBuf> {

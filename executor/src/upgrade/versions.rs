@@ -15,7 +15,7 @@
 use bowline_error::{Doing as _, Error, Kind, Result};
 use serde_json::Value;
 
-use crate::handover::bytes;
+use crate::json::handover::bytes;
 
 /// The version of the form in memory.
 pub const IN_MEMORY: u32 = 2;

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::{Errno, read};
 use serde::{Deserialize, Serialize};
 
-use crate::handover::Fd;
+use crate::json::handover::Fd;
 
 /// The longest record (PRINTKRB_RECORD_MAX in the kernel, and its prefix).
 const LONGEST: usize = 8192;

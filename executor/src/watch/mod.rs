@@ -14,7 +14,7 @@ mod processes;
 use bowline_spec::Stalled;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Moment;
+use crate::waits::clock::Moment;
 
 pub use kernel_log::{KernelLog, Kill, NamedKills};
 pub(crate) use processes::is_marked;

@@ -1,0 +1,11 @@
+//! What belongs to the host: its units, locks, names and abilities, and what dead shims have left on it.
+
+pub mod host_units;
+pub mod housekeeping;
+pub(crate) mod memory_min;
+pub(crate) mod owners;
+pub(crate) mod past_shim;
+pub mod probe;
+pub mod systemd;
+pub(crate) mod undo;
+pub(crate) mod unseen;

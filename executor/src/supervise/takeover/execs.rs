@@ -1,0 +1,138 @@
+//! Takes over the execs of an earlier shim: those that run keep their numbers and names, and each end that nobody has told
+//! becomes an event.
+//!
+//! ```text
+//!   slot ─► its process lives ─► an exec like any other, without streams and without a caller
+//!        │                     └► a health check ─► killed: the next one runs alone
+//!        └► it has gone ─► its end is an event, unless the journal has that ─► the slot is free
+//! ```
+//!
+//! Must not: signal a caller's exec, nor take a process for one that was not cloned when the slot says so.
+
+use std::io;
+
+use bowline_error::Result;
+use bowline_sys as sys;
+use bowline_sys::proc_stat::{self, ProcStat};
+use jiff::Timestamp;
+
+use super::adoption::claim_by_pidfd;
+use crate::facts::{AskedBy, ExecEnd, ExecFacts};
+use crate::lifecycle::exec::Life;
+use crate::start::cloning::Live;
+use crate::supervise::exec::slots::{KeptExec, Left};
+use crate::supervise::handles::ExecHandles;
+use crate::supervise::supervisor::Supervisor;
+use crate::supervise::task::Task;
+use crate::waits::clock::{Moment, SinceBoot};
+
+impl Supervisor {
+    /// Takes over the execs that slots tell of, and that are not known otherwise.
+    pub(crate) fn take_over_execs(&self, task: &Task) {
+        let taken = task.handles.borrow_mut().exec_slots.as_mut().map(|slots| slots.take_over());
+        let Some(Left { begun, events, execs: kept }) = taken else { return };
+        task.facts.update_silently(|facts| {
+            facts.execs_begun = facts.execs_begun.max(begun);
+            // The journal may have lost its lines.
+            facts.events = facts.events.max(events);
+        });
+        // A program of before there were slots has kept none of those that are known.
+        let known: Vec<u64> = task.facts.read(|facts| facts.execs.keys().copied().collect());
+        known.iter().for_each(|number| task.keep_exec(*number));
+        for exec in kept.into_iter().filter(|exec| !known.contains(&exec.number)) {
+            let number = exec.number;
+            let live = match self.live_exec(task, &exec) {
+                Ok(live) => live,
+                Err(error) => {
+                    // As where no descriptor is left. The slot stays: a later shim may find it.
+                    tracing::warn!(%error, number, "whether an exec runs is not known");
+                    continue;
+                }
+            };
+            let is_told = exec.told_as.is_some_and(|event| event <= task.facts.read(|facts| facts.events));
+            let ends = live.is_none() && (exec.pid.is_some() || exec.started_at.is_some()) && !is_told;
+            match live {
+                Some(live) => match self.take_over_exec(task, exec, live) {
+                    Ok(()) => task.keep_exec(number),
+                    Err(error) => tracing::warn!(%error, number, "an exec that runs has no number any more"),
+                },
+                None if ends => {
+                    self.take_over_end(task, exec);
+                    task.keep_exec(number);
+                }
+                None => task.let_go_of_exec(number),
+            }
+        }
+    }
+
+    /// Takes over an exec that has ended without a shim, with its cgroup: what it has left there has no deadline.
+    fn take_over_end(&self, task: &Task, exec: KeptExec) {
+        let mut handles = task.handles.borrow_mut();
+        let in_time = |exec: &KeptExec| exec.deadline.is_none_or(|deadline| Moment::now() < deadline);
+        let group = exec.group.filter(|_| in_time(&exec)).and_then(|number| self.open_group(&handles, number));
+        let group_number = group.as_ref().map(|group| group.number());
+        handles.execs.insert(exec.number, ExecHandles { group, ..ExecHandles::default() });
+        drop(handles);
+        let facts = ExecFacts { group: group_number, in_group: group_number.is_some(), ..ended(&exec) };
+        task.facts.update_silently(|known| known.execs.insert(exec.number, facts));
+    }
+
+    fn take_over_exec(&self, task: &Task, exec: KeptExec, live: Live) -> Result<()> {
+        let claim = claim_by_pidfd(&live)?;
+        let mut handles = task.handles.borrow_mut();
+        let group = exec.group.and_then(|number| self.open_group(&handles, number));
+        let facts = ExecFacts {
+            pid: Some(live.pid),
+            started_at: exec.started_at.or_else(|| Some(Timestamp::now())),
+            group: group.as_ref().map(|group| group.number()),
+            in_group: group.is_some(),
+            ..of(&exec, Life::Running)
+        };
+        let of = ExecHandles { claim: Some(claim), pidfd: Some(live.pidfd), group, ..ExecHandles::default() };
+        handles.execs.insert(exec.number, of);
+        drop(handles);
+        task.facts.update_silently(|known| known.execs.insert(exec.number, facts));
+        Ok(())
+    }
+
+    /// The process of an exec, if it is still there.
+    ///
+    /// # Errors
+    /// Where it may be, and cannot be looked at.
+    fn live_exec(&self, task: &Task, exec: &KeptExec) -> io::Result<Option<Live>> {
+        let Some((pid, between)) = exec.pid.zip(exec.cloned_between) else { return Ok(None) };
+        let stat = proc_stat::find(pid)?;
+        let stat = stat.as_deref().and_then(ProcStat::parse);
+        let started = stat.as_ref().and_then(ProcStat::started);
+        let Some(started) = started.filter(|started| SinceBoot::include(between, *started)) else { return Ok(None) };
+        let live = sys::open_process(pid, started)?.map(|pidfd| Live { pid, pidfd });
+        // Of one that its shim had not heard of, it is not known by when it had begun: it is in the task, and nothing there
+        // is its parent, as it was the shim's child.
+        let is_in_task = |pid| task.with_cgroup(|cgroup| self.layout.member(cgroup, pid).is_some()).unwrap_or_default();
+        let is_it = || is_in_task(pid) && !stat.and_then(|stat| stat.parent()).is_some_and(is_in_task);
+        Ok(live.filter(|_| between[1] != SinceBoot::NOT_YET || is_it()))
+    }
+}
+
+/// The facts of an exec that has ended without a shim.
+fn ended(exec: &KeptExec) -> ExecFacts {
+    let now = Some(Timestamp::now());
+    let end = exec.code.map(ExecEnd::Exited);
+    ExecFacts { end, started_at: exec.started_at.or(now), exited_at: now, ..of(exec, Life::Ended) }
+}
+
+fn of(exec: &KeptExec, life: Life) -> ExecFacts {
+    ExecFacts {
+        life,
+        by: exec.by.clone(),
+        // Whoever has asked for it has lost its connection.
+        unwanted: true,
+        name: exec.name.clone(),
+        cloned_between: exec.cloned_between,
+        // Nobody has what a check would tell.
+        deadline: if exec.by == AskedBy::Check { Some(Moment::now()) } else { exec.deadline },
+        started_at: exec.started_at,
+        oom_kills_before: exec.oom_kills_before,
+        ..ExecFacts::default()
+    }
+}

@@ -1,0 +1,129 @@
+//! Hooks that the shim runs: some failures undo the launch, one ends the container, others are only logged.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use bowline_error::{Error, Kind, Result};
+use bowline_spec::signal::Signal;
+use tokio::sync::oneshot;
+
+use super::Task;
+use crate::lifecycle::task::Life;
+use crate::start::hooks::{Container, Point};
+use crate::supervise::supervisor::Supervisor;
+use crate::waits;
+
+impl Task {
+    /// The folder of the task's configuration.
+    pub(crate) fn bundle(&self) -> PathBuf {
+        self.facts.read(|facts| facts.record.bundle().unwrap_or(self.folder.path()).to_owned())
+    }
+
+    fn has_hooks(&self, point: Point) -> bool {
+        Container { id: self.id.as_str(), bundle: self.folder.path(), spec: &self.spec }.has(point)
+    }
+
+    async fn run_hooks(
+        &self,
+        point: Point,
+        pid: Option<i32>,
+        given_up: impl Future<Output = ()>,
+        failed: impl Fn(Error) -> Result<()>,
+    ) -> Result<()> {
+        let bundle = self.bundle();
+        Container { id: self.id.as_str(), bundle: &bundle, spec: &self.spec }.run(point, pid, given_up, failed).await
+    }
+
+    /// Runs the hooks of a launch. If the task is ended meanwhile, they are killed with it.
+    async fn run_launch_hooks(&self, point: Point, pid: Option<i32>) -> Result<()> {
+        let ended = async {
+            self.asked_to_end.until_it(Option::is_some).await;
+            self.facts.until_it(|facts| matches!(facts.life, Life::Killing(_)) || facts.life.is_reaped()).await;
+        };
+        self.run_hooks(point, pid, ended, Err).await
+    }
+}
+
+impl Supervisor {
+    /// Runs the hooks of a container that is being created: its namespaces exist, and its root is not changed yet.
+    /// `pid` is init's.
+    ///
+    /// # Errors
+    /// Names the first hook that fails; the container must then not be created.
+    pub(crate) async fn run_create_hooks(&self, task: &Task, pid: i32) -> Result<()> {
+        for point in [Point::Prestart, Point::CreateRuntime] {
+            task.run_launch_hooks(point, Some(pid)).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the hooks of a container whose program runs. If one fails, the container is killed, as the runtime
+    /// specification has it since 1.3; this then returns once its init has ended.
+    ///
+    /// # Errors
+    /// Names the first hook that fails.
+    pub(crate) async fn run_poststart_hooks(&self, task: &Rc<Task>) -> Result<()> {
+        let run = task.run_launch_hooks(Point::Poststart, task.pid()).await;
+        let Err(error) = run else { return Ok(()) };
+        match task.signal(&self.layout, Signal::KILL) {
+            // It has ended by itself.
+            Err(left) if left.kind() == Kind::NotFound => {}
+            Err(left) => tracing::error!(error = %left, id = %task.id, "a container outlives the failure of its hook"),
+            Ok(()) => task.facts.until_it(|facts| facts.life.is_reaped()).await,
+        }
+        Err(error)
+    }
+
+    /// Runs the hooks of a container that is gone: all of them. A failure is only logged. Whoever removes the task later
+    /// does not run them again.
+    pub(crate) async fn run_poststop_hooks(&self, task: &Task) {
+        let failed = |error: Error| {
+            tracing::warn!(%error, id = %task.id, "a hook failed");
+            Ok(())
+        };
+        if let Err(error) = task.run_hooks(Point::Poststop, None, std::future::pending(), failed).await {
+            tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
+        }
+        if task.facts.update(|facts| facts.record.poststop.take()).is_some() {
+            self.keep_record(task);
+        }
+    }
+
+    /// Like [`Supervisor::run_poststop_hooks`], for a launch that failed. Whoever asks for the end of the task does not wait
+    /// for longer than its grace: the hooks are then finished after the task is forgotten.
+    pub(crate) async fn begin_poststop_hooks(self: &Rc<Self>, task: &Rc<Task>) {
+        if !task.has_hooks(Point::Poststop) {
+            return;
+        }
+        let (ended, has_ended) = oneshot::channel();
+        let (supervisor, of) = (self.clone(), task.clone());
+        self.hold();
+        waits::work("poststop hooks", Some(task.id.clone()), async move {
+            supervisor.run_poststop_hooks(&of).await;
+            // Nobody may wait any more.
+            let _ = ended.send(());
+            supervisor.release();
+        });
+        let patience_is_over = async {
+            loop {
+                let until = task.asked_to_end.until(|until| *until).await;
+                tokio::select! {
+                    () = until.sleep() => return,
+                    () = task.asked_to_end.until_it(|now| now.is_some_and(|now| now < until)) => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = has_ended => {}
+            () = patience_is_over => {
+                tracing::warn!(id = %task.id, "the poststop hooks go on after the task");
+                // The record goes with the folder, and may be of a later task when the hooks have ended.
+                task.facts.update(|facts| facts.record.poststop = None);
+                if task.folder.is_locked_by_us() {
+                    task.folder.remove_held();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Everything that is known about a launch before it begins.
+
+use std::path::Path;
+
+use bowline_error::Error;
+use oci_spec::runtime::Spec;
+
+use crate::disk::folder::{Folder, Lock, Record};
+use crate::disk::reserve::Reserve;
+use crate::facts::Particulars;
+use crate::rights::claimed_uid::ClaimedUid;
+use crate::rights::seccomp::Filter;
+use crate::supervise::exec::slots::ExecSlots;
+use crate::view::namespaces::Namespaces;
+use crate::view::rootfs::Additions;
+use crate::view::sandbox_namespaces::Shared;
+
+/// A launch that has nothing on the host yet but its folder.
+pub struct LaunchPlan {
+    pub spec: Box<Spec>,
+    pub namespaces: Namespaces,
+    pub filter: Option<Filter>,
+    pub record: Box<Record>,
+    pub particulars: Particulars,
+    /// The folder of the record.
+    pub folder: Folder,
+    /// Space reserved in `folder` for the exit report.
+    pub reserve: Option<Reserve>,
+    /// What a later shim must know of the task's execs, in `folder` too.
+    pub exec_slots: Option<ExecSlots>,
+    /// Whether the executor has made `folder`, and removes it with the task.
+    pub owns_folder: bool,
+    /// The lock of `folder`, where that is not the executor's own.
+    pub lock: Option<Lock>,
+    /// The user that was claimed for the task.
+    pub claimed: Option<ClaimedUid>,
+    /// What the root has beyond `spec`; needed until init is set up.
+    pub additions: Additions,
+    /// The network that was made for the task.
+    pub shared: Shared,
+    /// What was asked for and has no effect.
+    pub notes: Vec<String>,
+}
+
+impl LaunchPlan {
+    /// Whether the configuration is bowline's own, from a description, and no bundle's.
+    pub fn is_described(&self) -> bool {
+        self.record.task.as_ref().is_some_and(|task| task.bundle.is_none())
+    }
+
+    /// The base of relative paths in the spec.
+    pub fn bundle(&self) -> &Path {
+        self.record.bundle().unwrap_or(self.folder.path())
+    }
+
+    /// Falls back to the default cgroup and records why.
+    pub fn do_without_slice(&mut self, why: &Error) {
+        let path = self.spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
+        self.record.cgroup = path.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
+        self.record.unit = None;
+        self.is_not_held(why.message().to_owned());
+    }
+
+    /// Records why no limits of the slice hold for the task.
+    pub fn is_not_held(&mut self, why: String) {
+        if let Some(enforcement) = &mut self.record.enforcement {
+            enforcement.enforced = false;
+            enforcement.reason = Some(why);
+        }
+    }
+}

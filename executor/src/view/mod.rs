@@ -1,0 +1,13 @@
+//! What a process sees: its root, namespaces, networks, users and secrets.
+
+pub(crate) mod accounts;
+pub(crate) mod idmap;
+pub(crate) mod inside_root;
+pub(crate) mod joined_users;
+pub(crate) mod memory_policy;
+pub(crate) mod namespaces;
+pub mod network;
+pub(crate) mod rootfs;
+pub mod sandbox_namespaces;
+pub mod secrets;
+pub(crate) mod time_namespace;

@@ -432,6 +432,7 @@ lint:
 	cargo clippy --locked --workspace -- -D warnings
 	@# As other programs link it: without libseccomp.
 	cargo clippy --locked --package bowline-client -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --quiet
 
 .PHONY: dependencies
 dependencies: $(DENY)

@@ -171,6 +171,7 @@ pub struct Exec {
 
 /// How an exec ended, and the last of its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExecOutcome {
     /// The exit code, or that the deadline came.
     pub end: ExecEnd,
@@ -186,6 +187,14 @@ pub struct ExecOutcome {
     pub started_at: Timestamp,
     /// When the exec was reaped.
     pub exited_at: Timestamp,
+}
+
+impl ExecOutcome {
+    /// An exec that has ended so, and has written nothing.
+    pub fn new(end: ExecEnd, started_at: Timestamp, exited_at: Timestamp) -> ExecOutcome {
+        let (stdout, stderr) = (Vec::new(), Vec::new());
+        ExecOutcome { end, signal: None, oom_killed: false, stdout, stderr, started_at, exited_at }
+    }
 }
 
 /// A process of a task.

@@ -77,7 +77,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// After this long a fact that has not come about is taken for one that never
-/// will: [`PATIENCE`], or `BOWLINE_TEST_PATIENCE` where a machine is slow.
+/// will: PATIENCE, or `BOWLINE_TEST_PATIENCE` where a machine is slow.
 pub fn patience() -> Duration {
     let asked = std::env::var("BOWLINE_TEST_PATIENCE").ok().and_then(|seconds| seconds.parse().ok());
     asked.map_or(PATIENCE, Duration::from_secs)

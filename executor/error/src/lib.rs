@@ -3,13 +3,17 @@
 //! An [`Error`] says what failed, on what, and why. Its [`Kind`] is what a caller can act upon, and
 //! the only thing that wire and exit codes depend on. Must not: decide by matching text.
 
+use std::any::Any;
 use std::fmt;
+use std::io;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// What the caller can do about an error. Wire and exit codes depend on this alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Kind {
     /// There is no such task, exec or file.
     NotFound,
@@ -56,6 +60,9 @@ pub struct Error {
     field: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
+    /// What the system has answered, in this process alone.
+    #[serde(skip)]
+    cause: Option<Errno>,
 }
 
 /// The result of operations that fail with an [`Error`].
@@ -64,7 +71,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Creates an error of `kind`; `message` says what failed, on what, and why.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
-        Error { kind, message: bounded(message.into(), MOST_OF_MESSAGE), field: None, hint: None }
+        Error { kind, message: bounded(message.into(), MOST_OF_MESSAGE), field: None, hint: None, cause: None }
     }
 
     /// Puts the field that is wrong, such as `memory.limit`, in front of the message, and records it.
@@ -140,7 +147,13 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    /// What the system has answered, as a rustix `Errno`, where this process has made the call that failed. The text ends
+    /// with it already.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}
 
 impl From<bowline_spec::Invalid> for Error {
     fn from(invalid: bowline_spec::Invalid) -> Error {
@@ -155,10 +168,15 @@ pub trait Doing<T> {
     fn doing<S: fmt::Display>(self, kind: Kind, what: impl FnOnce() -> S) -> Result<T>;
 }
 
-impl<T, E: fmt::Display> Doing<T> for std::result::Result<T, E> {
+impl<T, E: fmt::Display + 'static> Doing<T> for std::result::Result<T, E> {
     fn doing<S: fmt::Display>(self, kind: Kind, what: impl FnOnce() -> S) -> Result<T> {
-        self.map_err(|cause| Error::new(kind, format!("{}: {cause}", what())))
+        self.map_err(|cause| Error { cause: system_answer(&cause), ..Error::new(kind, format!("{}: {cause}", what())) })
     }
+}
+
+fn system_answer(cause: &dyn Any) -> Option<Errno> {
+    let of_io = || cause.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+    cause.downcast_ref::<Errno>().copied().or_else(of_io)
 }
 
 #[cfg(test)]
@@ -202,5 +220,7 @@ mod tests {
         let error = failed.doing(Kind::NotFound, || "cannot read /x").expect_err("it failed");
         assert_eq!(error.kind(), Kind::NotFound);
         assert_eq!(error.to_string(), "cannot read /x: No such file or directory (os error 2)");
+        let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<Errno>());
+        assert_eq!(cause, Some(&Errno::NOENT));
     }
 }

@@ -357,7 +357,7 @@ impl Folder {
         record::parse(&text, &path).map(Some)
     }
 
-    /// Checks that the record of the task or the sandbox may be written again: see [`record::check_form`].
+    /// Checks that the record of the task or the sandbox may be written again: see `json::record`.
     ///
     /// # Errors
     /// `WrongState` for one of a newer bowline.

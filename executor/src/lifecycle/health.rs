@@ -47,6 +47,7 @@ impl HealthStatus {
 
 /// What is known of a task's health.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Health {
     /// The status that the checks so far have led to.
     pub status: HealthStatus,
@@ -58,6 +59,7 @@ pub struct Health {
 
 /// A check that has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Check {
     /// When the shim began the check.
     pub started_at: Timestamp,
@@ -67,7 +69,7 @@ pub struct Check {
     pub exit_code: Option<i32>,
     /// Whether the check was killed at its timeout.
     pub timed_out: bool,
-    /// The last [`OUTPUT`] bytes that the check wrote.
+    /// The last 1,024 bytes that the check wrote.
     pub output: String,
     /// Why the check could not be run.
     pub error: Option<String>,

@@ -92,7 +92,7 @@ pub fn profile(task: &Task) -> Result<Option<Profile>> {
 }
 
 /// The instructions of a task's seccomp filter, each a `sock_filter` of 8 bytes; `None` for a task without one.
-/// Compiles the filter each time, which takes 12–18 ms; [`profile`] and the cache are for tasks.
+/// Compiles the filter each time, which takes 12–18 ms; `profile` and the cache are for tasks.
 ///
 /// # Errors
 /// `BadSpec` for a profile that cannot be read or compiled; `Unsupported` without the feature `seccomp`.

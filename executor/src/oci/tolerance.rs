@@ -46,7 +46,7 @@ pub fn name_of_flag(flag: &LinuxSchedulerFlag) -> String {
 /// Parses a configuration. Returns it with a note if a part was left out.
 ///
 /// # Errors
-/// As [`oci::parse`].
+/// `BadSpec` naming the field; `Unsupported` for a value that the library does not know.
 pub fn spec(text: &[u8]) -> Result<(Spec, Option<String>)> {
     #[derive(Deserialize)]
     struct Config {
@@ -74,7 +74,7 @@ pub fn spec(text: &[u8]) -> Result<(Spec, Option<String>)> {
 /// Parses the process of an exec.
 ///
 /// # Errors
-/// As [`oci::parse`].
+/// `BadSpec` naming the field; `Unsupported` for a value that the library does not know.
 pub fn process(text: &[u8]) -> Result<Process> {
     let named: Option<Named> = serde_json::from_slice(text).ok();
     let unknown = named.as_ref().map(Named::unknown).unwrap_or_default();
@@ -84,7 +84,7 @@ pub fn process(text: &[u8]) -> Result<Process> {
 /// Parses the limits of an update.
 ///
 /// # Errors
-/// As [`oci::parse`].
+/// `BadSpec` naming the field; `Unsupported` for a value that the library does not know.
 pub fn resources(text: &[u8]) -> Result<LinuxResources> {
     parsed(text, None, |value| {
         if value.is_null() {

@@ -14,6 +14,7 @@ use crate::watch::Finding;
 
 /// How a task ended. A value that this kernel cannot tell is null.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ExitReport {
     /// Init's exit code, or 128 + the signal that ended it; null when the shim died and nobody was
     /// left to learn the code.
@@ -105,6 +106,7 @@ impl ExitReport {
 
 /// Output of a task that its own file could not take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct UnwrittenOutput {
     /// Which output it is.
     pub stream: LogStream,
@@ -116,6 +118,7 @@ pub struct UnwrittenOutput {
 
 /// Whether the systemd slice that a task was launched for limits the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SliceEnforcement {
     /// The slice that the task was launched for.
     pub slice: String,
@@ -129,6 +132,7 @@ pub struct SliceEnforcement {
 /// What has stopped a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum StoppedBy {
     /// A request, or a signal to the shim.
     Request,

@@ -15,6 +15,7 @@ const KEPT: usize = 128;
 
 /// A process of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Process {
     /// In the shim's pid namespace.
     pub pid: i32,

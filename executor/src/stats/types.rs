@@ -10,6 +10,7 @@ use super::processes::Process;
 
 /// What a task uses at one moment. A figure that this host does not measure is null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Stats {
     /// When the reading of these figures began.
     pub read_at: Timestamp,
@@ -38,6 +39,7 @@ pub struct Stats {
 
 /// CPU time used since the start, in µs, and how a limit held the task back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Cpu {
     /// CPU time in total, in program and kernel.
     pub usage_usec: Option<u64>,
@@ -69,6 +71,7 @@ pub struct Cpu {
 
 /// How much memory a task uses, in bytes, and its limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Memory {
     /// In use now, page cache included.
     pub usage_bytes: Option<u64>,
@@ -114,6 +117,7 @@ pub struct Memory {
 
 /// How often a task has hit its memory limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MemoryEvents {
     /// Memory was reclaimed although usage was below `low_bytes`.
     pub low: Option<u64>,
@@ -129,6 +133,7 @@ pub struct MemoryEvents {
 
 /// One of v1's accounts of memory, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MemoryAccount {
     /// In use now.
     pub usage_bytes: Option<u64>,
@@ -142,6 +147,7 @@ pub struct MemoryAccount {
 
 /// Tasks in the kernel's sense: threads count.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Pids {
     /// How many there are now.
     pub current: Option<u64>,
@@ -153,6 +159,7 @@ pub struct Pids {
 
 /// What a task read from and wrote to block devices.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Io {
     /// Each device that was used, by its numbers; null where nothing counts.
     pub devices: Option<Vec<IoDevice>>,
@@ -162,6 +169,7 @@ pub struct Io {
 
 /// What was read from and written to one block device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct IoDevice {
     /// Major and minor number, as `8:0`.
     pub device: String,
@@ -189,6 +197,7 @@ pub struct IoDevice {
 
 /// What a task holds of one RDMA device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Rdma {
     /// Handles in use now (the kernel's `hca_handle`).
     pub handles: Option<u64>,
@@ -202,6 +211,7 @@ pub struct Rdma {
 
 /// Huge pages of one size.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Hugepages {
     /// In use now, in bytes.
     pub usage_bytes: Option<u64>,
@@ -215,6 +225,7 @@ pub struct Hugepages {
 
 /// How processes waited for a resource (the kernel's pressure stall information).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Pressure {
     /// Time in which at least one process waited.
     pub some: Option<Stall>,
@@ -224,6 +235,7 @@ pub struct Pressure {
 
 /// Time that processes spent waiting, as a pressure file of the cgroup has it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Stall {
     /// Percent of the last ten seconds.
     pub avg10: f64,

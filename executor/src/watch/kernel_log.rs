@@ -22,6 +22,7 @@ const REMEMBERED: usize = 16;
 
 /// A kill by the OOM killer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Kill {
     /// The cgroup whose limit was hit; null when the host itself ran out of memory.
     pub cgroup: Option<String>,

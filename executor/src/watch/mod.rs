@@ -23,13 +23,16 @@ pub use processes::{Family, MARKER, ProcessIdentity, Seen, Stray, unexpected};
 /// What a policy has found, under the policy's name in the description, with the figures that it judged by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Finding {
     /// The OOM killer has killed processes.
+    #[non_exhaustive]
     Oom {
         /// How many were killed so far.
         kills: u64,
     },
     /// The task was slowed down for being above `memory.high`.
+    #[non_exhaustive]
     MemoryHigh {
         /// How often this has happened so far.
         events: u64,
@@ -37,6 +40,7 @@ pub enum Finding {
         above: u64,
     },
     /// The task uses much memory.
+    #[non_exhaustive]
     Memory {
         /// The part that is larger than it may be.
         part: Part,
@@ -46,6 +50,7 @@ pub enum Finding {
         above_bytes: u64,
     },
     /// The CPU limit has held the task back.
+    #[non_exhaustive]
     Throttled {
         /// For how long since the last look, on all CPUs together, in µs.
         usec: u64,
@@ -61,6 +66,7 @@ pub enum Finding {
     /// The task has waited for block devices.
     IoPressure(PressureExceeded),
     /// Unexpected processes are in the shim's own cgroup.
+    #[non_exhaustive]
     UnexpectedProcesses {
         /// Up to five of these processes.
         processes: Vec<Stray>,
@@ -83,6 +89,7 @@ pub enum Part {
 
 /// Time in which processes waited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PressureExceeded {
     /// Whether some processes waited, or all at the same time.
     pub who: Stalled,

@@ -27,6 +27,7 @@ const COMMAND_CHARS: usize = 64;
 
 /// A process in the shim's cgroup that nobody expects there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Stray {
     /// In the shim's pid namespace.
     pub pid: i32,

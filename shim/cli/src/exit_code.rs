@@ -25,14 +25,6 @@ pub fn exit_code(kind: Kind) -> u8 {
         Kind::NotExecutable => 126,
         Kind::Usage => USAGE,
         Kind::Timeout => TIMED_OUT,
-        Kind::NotFound
-        | Kind::AlreadyExists
-        | Kind::WrongState
-        | Kind::BadSpec
-        | Kind::Unsupported
-        | Kind::Exhausted
-        | Kind::Damaged
-        | Kind::Unavailable
-        | Kind::Internal => FAILED,
+        _ => FAILED,
     }
 }

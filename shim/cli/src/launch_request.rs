@@ -169,7 +169,7 @@ pub fn tell_notes(launched: &LaunchResponse) {
 pub async fn tell_of_slice(state: &StateDir, folder: &Folder, id: &TaskId) {
     let Ok(Some(record)) = folder.record() else { return };
     // The exit report names the slice too.
-    let Some(SliceEnforcement { slice, enforced: false, reason }) = record.enforcement else { return };
+    let Some(SliceEnforcement { slice, enforced: false, reason, .. }) = record.enforcement else { return };
     let why = reason.unwrap_or_default();
     if record.unit.is_some() {
         return complain(&format!("task {id} runs in {slice}, which does not hold it to anything: {why}"), None);

@@ -76,7 +76,8 @@ pub(crate) fn outcome(told: ExecResponse) -> Result<ExecOutcome> {
         (None, "session") => ExecEnd::TimedOut(Killed::Session),
         (None, _) => ExecEnd::TimedOut(Killed::Cgroup),
     };
-    let (started_at, exited_at) = (time(told.started_at_ns)?, time(told.exited_at_ns)?);
-    let (signal, oom_killed) = (told.signal, told.killed == "oom");
-    Ok(ExecOutcome { end, signal, oom_killed, stdout: told.stdout, stderr: told.stderr, started_at, exited_at })
+    let mut outcome = ExecOutcome::new(end, time(told.started_at_ns)?, time(told.exited_at_ns)?);
+    (outcome.signal, outcome.oom_killed) = (told.signal, told.killed == "oom");
+    (outcome.stdout, outcome.stderr) = (told.stdout, told.stderr);
+    Ok(outcome)
 }

@@ -64,10 +64,16 @@ mod shim;
 pub mod spawn;
 
 pub use bowline_executor::events::{Entry, Event};
+pub use bowline_executor::watch::{Finding, Kill, Part, PressureExceeded, Stray};
 pub use bowline_executor::{
-    CgroupDriver, Error, ExecEnd, ExecOutcome, ExitReport, Health, Killed, Kind, Result, ShimCgroup, Stats, Status,
+    CgroupDriver, Check, CpuStats, Error, ExecEnd, ExecOutcome, ExitReport, Health, HealthStatus, HugepagesStats,
+    IoDeviceStats, IoStats, Killed, Kind, LogStream, MemoryAccountStats, MemoryEventsStats, MemoryStats, PidsStats,
+    Pressure, ProcessStats, RdmaStats, Result, ShimCgroup, SliceEnforcement, Stall, Stats, Status, StoppedBy,
+    UnwrittenOutput,
 };
-pub use bowline_spec::{Invalid, Signal, Task as Description, TaskId, Update};
+pub use bowline_spec::{Invalid, Signal, Stalled, Task as Description, TaskId, Update, WatchAction};
+/// A moment of the host's clock, in every answer that has one.
+pub use jiff::Timestamp;
 pub use client::{Client, STATE};
 pub use ending::Removed;
 pub use events::Events;

@@ -152,7 +152,7 @@ impl Programs {
 pub enum Begin {
     /// Nothing: it leaves when the child's stdin closes, unless it was asked for something.
     Empty,
-    /// What is in its folder, whose shim died: see [`crate::adopt`]. At this end, its stdin, it says why it could not.
+    /// What is in its folder, whose shim died: see `adopt`. At this end, its stdin, it says why it could not.
     Adopting(EventCounts, UnixStream),
 }
 

@@ -7,12 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_executor::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
-use bowline_executor::{
-    CpuStats, ExitReport, HealthStatus, HugepagesStats, IoDeviceStats, IoStats, MemoryEventsStats, MemoryStats,
-    PidsStats, Pressure, Stall, Stats, died_with_shim,
-};
+use bowline_executor::{HealthStatus, Stats, died_with_shim};
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::families;
 use super::gather::{Answer, Nomad, Sandbox, Scrape, Shim, ShimMemory, Task, TrackedUnit};
@@ -31,50 +28,31 @@ fn page(name: &str) -> PathBuf {
 /// One sample of every metric, as measured on a host that supports all of them.
 pub fn everything() -> Exposition {
     let id = str::to_owned;
-    let stall = Some(Stall { total_usec: 1, ..Stall::default() });
-    let pressure = || Some(Pressure { some: stall.clone(), full: stall.clone() });
-    let one = Some(1);
-    let device = IoDeviceStats { device: "sda".to_owned(), ..IoDeviceStats::default() };
-    let pages = HugepagesStats { usage_bytes: one, limit_bytes: one, limit_hits: one, ..HugepagesStats::default() };
-    let usage = || Stats {
-        read_at: Timestamp::UNIX_EPOCH,
-        measured: Vec::new(),
-        cgroup_version: 2,
-        cpu: CpuStats {
-            usage_usec: one,
-            user_usec: one,
-            system_usec: one,
-            periods: one,
-            throttled_periods: one,
-            throttled_usec: one,
-            limit_usec: one,
-            period_usec: one,
-            pressure: pressure(),
-            ..CpuStats::default()
+    let stall = json!({ "total_usec": 1 });
+    let pressure = json!({ "some": stall, "full": stall });
+    let device = json!({ "device": "sda" });
+    let pages = json!({ "usage_bytes": 1, "limit_bytes": 1, "limit_hits": 1 });
+    let measured: Stats = serde_json::from_value(json!({
+        "read_at": Timestamp::UNIX_EPOCH,
+        "measured": [],
+        "cgroup_version": 2,
+        "cpu": {
+            "usage_usec": 1, "user_usec": 1, "system_usec": 1, "periods": 1, "throttled_periods": 1,
+            "throttled_usec": 1, "limit_usec": 1, "period_usec": 1, "pressure": pressure,
         },
-        memory: MemoryStats {
-            usage_bytes: one,
-            peak_bytes: one,
-            anon_bytes: one,
-            cache_bytes: one,
-            inactive_file_bytes: Some(2),
-            kernel_bytes: one,
-            swap_bytes: one,
-            limit_bytes: one,
-            high_bytes: one,
-            low_bytes: one,
-            swap_limit_bytes: one,
-            oom_kills: one,
-            events: MemoryEventsStats { low: one, high: one, max: one, oom: one, oom_group_kill: one },
-            pressure: pressure(),
-            ..MemoryStats::default()
+        "memory": {
+            "usage_bytes": 1, "peak_bytes": 1, "anon_bytes": 1, "cache_bytes": 1, "inactive_file_bytes": 2,
+            "kernel_bytes": 1, "swap_bytes": 1, "limit_bytes": 1, "high_bytes": 1, "low_bytes": 1,
+            "swap_limit_bytes": 1, "oom_kills": 1, "pressure": pressure,
+            "events": { "low": 1, "high": 1, "max": 1, "oom": 1, "oom_group_kill": 1 },
         },
-        pids: PidsStats { current: one, limit: one, limit_hits: one },
-        io: IoStats { devices: Some(vec![device.clone()]), pressure: pressure() },
-        hugepages: BTreeMap::from([("2MB".to_owned(), pages.clone())]),
-        rdma: BTreeMap::new(),
-        processes: Vec::new(),
-    };
+        "pids": { "current": 1, "limit": 1, "limit_hits": 1 },
+        "io": { "devices": [device], "pressure": pressure },
+        "hugepages": { "2MB": pages },
+        "processes": [],
+    }))
+    .expect("the form of statistics");
+    let usage = || measured.clone();
     let task = TaskFigures {
         id: id("web"),
         status: Cow::Borrowed("running"),
@@ -84,7 +62,8 @@ pub fn everything() -> Exposition {
         exec_starts: ExecStarts::default(),
         output_dropped_bytes: 0,
     };
-    let exit = ExitReport { exit_code: Some(0), oom_killed: Some(false), ..died_with_shim(None) };
+    let mut exit = died_with_shim(None);
+    (exit.exit_code, exit.oom_killed) = (Some(0), Some(false));
     let memory = Some(ShimMemory { rss_bytes: 1, pss_bytes: 1 });
     families::of(&Scrape {
         took: Duration::from_millis(1),

@@ -47,30 +47,19 @@ pub fn of(error: &Error) -> Status {
         Kind::Unsupported => Code::Unimplemented,
         Kind::Exhausted => Code::ResourceExhausted,
         Kind::Timeout => Code::DeadlineExceeded,
-        // With `Unavailable` the agent takes the plugin itself for dead.
-        Kind::Unavailable | Kind::Internal => Code::Internal,
         Kind::Damaged => Code::DataLoss,
+        // Of `Unavailable` too: with that code the agent takes the plugin itself for dead.
+        _ => Code::Internal,
     };
     Status::new(code, text(error))
 }
 
 /// The answer to a start that failed: what the host caused may be over when it is tried again.
 pub fn of_start(error: &Error) -> Status {
-    let again = match error.kind() {
-        Kind::Internal
-        | Kind::Unavailable
-        | Kind::Timeout
-        | Kind::AlreadyExists
-        | Kind::WrongState
-        | Kind::Exhausted => true,
-        Kind::NotFound
-        | Kind::BadSpec
-        | Kind::CommandNotFound
-        | Kind::NotExecutable
-        | Kind::Unsupported
-        | Kind::Usage
-        | Kind::Damaged => false,
-    };
+    let again = matches!(
+        error.kind(),
+        Kind::Internal | Kind::Unavailable | Kind::Timeout | Kind::AlreadyExists | Kind::WrongState | Kind::Exhausted
+    );
     if again { recoverable(text(error)) } else { of(error) }
 }
 

@@ -35,13 +35,13 @@ type Text = (String, Vec<(&'static str, String)>);
 fn text(event: &Event) -> Option<Text> {
     let plain = |message: &str| (message.to_owned(), Vec::new());
     Some(match event {
-        Event::Started { pid } => ("Command executed".to_owned(), vec![("pid", pid.to_string())]),
+        Event::Started { pid, .. } => ("Command executed".to_owned(), vec![("pid", pid.to_string())]),
         Event::Oom { kills, last, .. } => {
             let who = last.as_ref().map(|kill| format!(", the last one {}", kill.name)).unwrap_or_default();
             let message = format!("Killed by the OOM killer: {kills} so far{who}");
             (message, vec![("kills", kills.to_string())])
         }
-        Event::Health { status, failing_streak } => {
+        Event::Health { status, failing_streak, .. } => {
             let message = match status {
                 HealthStatus::Starting => return None,
                 HealthStatus::Healthy => "Health check: healthy".to_owned(),
@@ -49,7 +49,7 @@ fn text(event: &Event) -> Option<Text> {
             };
             (message, vec![("health", status.as_str().to_owned())])
         }
-        Event::Watch { finding, action, failed } => {
+        Event::Watch { finding, action, failed, .. } => {
             let failed = failed.as_ref().map(|why| format!(", which failed: {why}")).unwrap_or_default();
             let message = format!("Watch found {}; action: {}{failed}", finding.policy(), action.as_str());
             let figures = serde_json::to_string(finding).unwrap_or_default();
@@ -64,11 +64,11 @@ fn text(event: &Event) -> Option<Text> {
                 StoppedBy::Health => "Stopped: it was unhealthy",
                 StoppedBy::Watch => "Stopped: its watch says so",
                 StoppedBy::Timeout => "Stopped: its time was over",
-                StoppedBy::Request => return None,
+                _ => return None,
             };
             (message.to_owned(), vec![("stopped_by", by.as_str().to_owned())])
         }
-        Event::Created { .. } | Event::Exec { .. } | Event::Exited { .. } | Event::Removed => return None,
+        _ => return None,
     })
 }
 

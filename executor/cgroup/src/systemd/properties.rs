@@ -116,7 +116,7 @@ fn per_second(cpu: &CpuQuota) -> Option<u64> {
 
 /// The properties to tell systemd of a change on v2. Where the cgroup `is_idle`, a weight ends that.
 ///
-/// [`OOM_POLICY`] among them is not to be set, as systemd cannot while the unit runs: it has to be so.
+/// `OOMPolicy` among them is not to be set, as systemd cannot while the unit runs: it has to be so.
 pub fn of_change(limits: &[Limit], is_idle: bool) -> Vec<Property> {
     let mut properties = of_limits(limits, Version::V2);
     let weighs = properties.iter().any(|property| property.name == "CPUWeight");
@@ -147,7 +147,7 @@ fn kills_group(limits: &[Limit]) -> Option<bool> {
 
 impl Property {
     /// The first systemd that takes it, of those that are younger than what bowline runs with. An older one neither
-    /// knows the file nor writes it, but for [`OOM_POLICY`].
+    /// knows the file nor writes it, but for `OOMPolicy`.
     pub fn since(&self) -> Option<u32> {
         match (self.name.as_str(), &self.value) {
             ("CPUWeight", Value::Number(0)) => Some(252),

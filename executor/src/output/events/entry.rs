@@ -18,6 +18,7 @@ const LONGEST_COMMAND: usize = 512;
 
 /// One event of one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Entry {
     /// When it happened, by the host's clock.
     pub time: Timestamp,
@@ -41,18 +42,22 @@ fn is_zero(number: &u64) -> bool {
 /// What can happen to a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Event {
     /// The launch began. The event exists only if the launch succeeded.
+    #[non_exhaustive]
     Created {
         /// The command and its arguments, cut short where they are long.
         command: Vec<String>,
     },
     /// The task's program was executed.
+    #[non_exhaustive]
     Started {
         /// The pid of init on the host.
         pid: i32,
     },
     /// A command that was run in the task has ended.
+    #[non_exhaustive]
     Exec {
         /// The command and its arguments, cut short where they are long.
         command: Vec<String>,
@@ -65,6 +70,7 @@ pub enum Event {
         started_at: Timestamp,
     },
     /// The task's health has changed.
+    #[non_exhaustive]
     Health {
         /// The health after the change.
         status: health::HealthStatus,
@@ -72,6 +78,7 @@ pub enum Event {
         failing_streak: u32,
     },
     /// The OOM killer killed processes of the task.
+    #[non_exhaustive]
     Oom {
         /// How many were killed so far.
         kills: u64,
@@ -83,6 +90,7 @@ pub enum Event {
         init: Option<bool>,
     },
     /// The task's watch has found something.
+    #[non_exhaustive]
     Watch {
         /// The finding, with its figures.
         #[serde(flatten)]
@@ -98,12 +106,14 @@ pub enum Event {
     /// All processes of the paused task run again.
     Resumed,
     /// Limits of the task were changed, by a caller or by its watch.
+    #[non_exhaustive]
     Updated {
         /// The requested limits; left out where they are long.
         #[serde(default, deserialize_with = "record::known_or_none", skip_serializing_if = "Option::is_none")]
         limits: Option<Box<Update>>,
     },
     /// Init has ended, and everything else in the task.
+    #[non_exhaustive]
     Exited {
         /// As in the exit report.
         exit_code: Option<i32>,
@@ -176,7 +186,7 @@ pub fn shortened_to<'a>(most: usize, words: impl IntoIterator<Item = &'a String>
 }
 
 impl Entry {
-    /// The entry as a line, below [`LONGEST_LINE`].
+    /// The entry as a line, at most 4,096 bytes with its newline.
     pub fn line(&self) -> serde_json::Result<Vec<u8>> {
         let mut line = serde_json::to_vec(self)?;
         if line.len() >= LONGEST_LINE {

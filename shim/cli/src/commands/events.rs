@@ -101,32 +101,34 @@ fn line(entry: &Entry) -> String {
 fn details(event: &Event) -> Vec<String> {
     let code = |code: Option<i32>| code.map(|code| format!("exit code {code}"));
     match event {
-        Event::Created { command } => vec![command.join(" ")],
-        Event::Started { pid } => vec![format!("pid {pid}")],
+        Event::Created { command, .. } => vec![command.join(" ")],
+        Event::Started { pid, .. } => vec![format!("pid {pid}")],
         Event::Exec { command, exit_code, shim_died, .. } => {
             let unknown = if *shim_died { "exit code not known" } else { "timed out" };
             vec![code(*exit_code).unwrap_or_else(|| unknown.to_owned()), command.join(" ")]
         }
-        Event::Health { status, failing_streak } => {
+        Event::Health { status, failing_streak, .. } => {
             let failed = (*failing_streak > 0).then(|| format!("{failing_streak} failed"));
             [status.as_str().to_owned()].into_iter().chain(failed).collect()
         }
-        Event::Oom { kills, last, init } => {
+        Event::Oom { kills, last, init, .. } => {
             let killed = last.as_ref().map(|last| format!("{} (pid {})", last.name, last.pid));
             let limit =
                 last.as_ref().and_then(|last| last.cgroup.as_ref()).map(|path| format!("at the limit of {path}"));
             let init = init.is_some_and(|init| init).then(|| "which was init".to_owned());
             [format!("killed {kills} so far")].into_iter().chain(killed).chain(init).chain(limit).collect()
         }
-        Event::Watch { finding, action, failed } => findings::details(finding, *action, failed.as_deref()),
-        Event::Updated { limits } => limits.iter().filter_map(|limits| serde_json::to_string(limits).ok()).collect(),
-        Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died, init_lost } => {
+        Event::Watch { finding, action, failed, .. } => findings::details(finding, *action, failed.as_deref()),
+        Event::Updated { limits, .. } => {
+            limits.iter().filter_map(|limits| serde_json::to_string(limits).ok()).collect()
+        }
+        Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died, init_lost, .. } => {
             let oom = oom_killed.is_some_and(|killed| killed).then(|| "out of memory".to_owned());
             let stopped = stopped_by.map(|by| format!("stopped by {}", by.as_str()));
             let died = shim_died.then(|| "its shim died before it".to_owned()).into_iter().chain(init_lost.clone());
             code(*exit_code).into_iter().chain(signal.clone()).chain(oom).chain(stopped).chain(died).collect()
         }
-        Event::Paused | Event::Resumed | Event::Removed => Vec::new(),
+        _ => Vec::new(),
     }
 }
 

@@ -95,14 +95,7 @@ pub fn hinted(error: Error, matches: &ArgMatches) -> Error {
         Kind::BadSpec => by_flag.or_else(|| Some(typed.schema().unwrap_or_else(|| typed.help()))),
         Kind::Usage => by_flag.or_else(|| Some(typed.help())),
         Kind::NotFound | Kind::Unsupported => by_flag,
-        Kind::AlreadyExists
-        | Kind::WrongState
-        | Kind::NotExecutable
-        | Kind::Exhausted
-        | Kind::Timeout
-        | Kind::Unavailable
-        | Kind::Damaged
-        | Kind::Internal => None,
+        _ => None,
     };
     match hint {
         Some(hint) => error.hint(hint),

@@ -18,11 +18,11 @@ pub fn details(finding: &Finding, action: WatchAction, failed: Option<&str>) -> 
 /// Returns a finding as a sentence without a full stop.
 pub fn sentence(finding: &Finding) -> String {
     match finding {
-        Finding::Oom { kills } => format!("killed by the OOM killer: {kills} so far"),
-        Finding::MemoryHigh { events, above } => {
+        Finding::Oom { kills, .. } => format!("killed by the OOM killer: {kills} so far"),
+        Finding::MemoryHigh { events, above, .. } => {
             format!("slowed down {events} times above memory.high; more than {above} is watched for")
         }
-        Finding::Memory { part, bytes: used, above_bytes } => {
+        Finding::Memory { part, bytes: used, above_bytes, .. } => {
             let what = match part {
                 Part::Total => "memory, cache and swap included",
                 Part::Anon => "anonymous memory",
@@ -30,7 +30,7 @@ pub fn sentence(finding: &Finding) -> String {
             };
             format!("uses {} of {what}, above {}", bytes(*used), bytes(*above_bytes))
         }
-        Finding::Throttled { usec, above_usec, every_usec } => {
+        Finding::Throttled { usec, above_usec, every_usec, .. } => {
             format!(
                 "held back by its CPU limit for {} in {}, above {}",
                 span(*usec),
@@ -41,11 +41,12 @@ pub fn sentence(finding: &Finding) -> String {
         Finding::CpuPressure(exceeded) => waited(exceeded, "a CPU"),
         Finding::MemoryPressure(exceeded) => waited(exceeded, "memory"),
         Finding::IoPressure(exceeded) => waited(exceeded, "block devices"),
-        Finding::UnexpectedProcesses { processes, others } => {
+        Finding::UnexpectedProcesses { processes, others, .. } => {
             let mut names: Vec<String> = processes.iter().map(|p| format!("{} (pid {})", p.name, p.pid)).collect();
             names.extend((*others > 0).then(|| format!("{others} more")));
             format!("in the shim's cgroup: {}", names.join(", "))
         }
+        _ => finding.policy().to_owned(),
     }
 }
 
@@ -60,23 +61,21 @@ fn waited(exceeded: &PressureExceeded, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn each_finding_has_its_figures() {
-        let throttled = Finding::Throttled { usec: 2_500_000, above_usec: 2_000_000, every_usec: 10_000_000 };
-        assert_eq!(sentence(&throttled), "held back by its CPU limit for 2.5 s in 10 s, above 2 s");
-        let exceeded = PressureExceeded {
-            who: Stalled::Full,
-            above_usec: 150_000,
-            window_usec: 1_000_000,
-            total_usec: Some(3_000_000),
-        };
-        assert_eq!(
-            sentence(&Finding::IoPressure(exceeded)),
-            "all processes waited for block devices: 150 ms within 1 s, 3 s in all"
-        );
-        let told = details(&Finding::Oom { kills: 2 }, WatchAction::Lift, Some("x"));
+        let finding = |json| serde_json::from_value::<Finding>(json).expect("a finding");
+        let throttled =
+            json!({ "policy": "throttled", "usec": 2_500_000, "above_usec": 2_000_000, "every_usec": 10_000_000 });
+        assert_eq!(sentence(&finding(throttled)), "held back by its CPU limit for 2.5 s in 10 s, above 2 s");
+        let waited = json!({ "policy": "io_pressure", "who": "full", "above_usec": 150_000, "window_usec": 1_000_000,
+            "total_usec": 3_000_000 });
+        let told = "all processes waited for block devices: 150 ms within 1 s, 3 s in all";
+        assert_eq!(sentence(&finding(waited)), told);
+        let told = details(&finding(json!({ "policy": "oom", "kills": 2 })), WatchAction::Lift, Some("x"));
         assert_eq!(told, ["oom", "killed by the OOM killer: 2 so far", "action: lift, failed: x"]);
     }
 }

@@ -19,7 +19,7 @@ pub fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
 /// # Errors
 /// `Internal` with what one of them lacks, and why.
 pub fn written(output: &Output, report: &ExitReport) -> Result<()> {
-    let Some(UnwrittenOutput { stream, bytes, error }) = report.output_unwritten.first() else { return Ok(()) };
+    let Some(UnwrittenOutput { stream, bytes, error, .. }) = report.output_unwritten.first() else { return Ok(()) };
     let path = match stream {
         LogStream::Stdout => &output.stdout,
         LogStream::Stderr => &output.stderr,

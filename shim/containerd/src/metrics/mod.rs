@@ -92,16 +92,15 @@ mod tests {
 
     #[test]
     fn what_is_not_measured_is_zero_and_no_limit_beyond_all_memory() {
-        let nothing = Stats {
-            memory: Default::default(),
-            hugepages: BTreeMap::from([("2MB".to_owned(), HugepagesStats::default())]),
-            rdma: BTreeMap::new(),
-            ..stats(2, &[])
-        };
+        let mut nothing = stats(2, &[]);
+        nothing.memory = Default::default();
+        nothing.hugepages = BTreeMap::from([("2MB".to_owned(), HugepagesStats::default())]);
+        nothing.rdma.clear();
         let metrics: v2::Metrics = decoded(&nothing, "io.containerd.cgroups.v2.Metrics");
         assert_eq!((metrics.memory.usage, metrics.memory.usage_limit), (0, u64::MAX));
         assert!(metrics.memory.psi.is_none() && metrics.rdma.is_none());
-        let metrics: v1::Metrics = decoded(&Stats { cgroup_version: 1, ..nothing }, "io.containerd.cgroups.v1.Metrics");
+        nothing.cgroup_version = 1;
+        let metrics: v1::Metrics = decoded(&nothing, "io.containerd.cgroups.v1.Metrics");
         assert!(metrics.memory.usage.limit > 1 << 62 && metrics.memory.swap.is_none());
     }
 }

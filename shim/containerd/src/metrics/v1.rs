@@ -54,12 +54,9 @@ fn memory_stat(stats: &Stats) -> v1::MemoryStat {
     let memory = &stats.memory;
     let counters = Counters(memory.counters.as_ref());
     let account = |name: &str| memory.accounts.get(name).map(memory_entry).into();
-    let own = MemoryAccountStats {
-        usage_bytes: memory.usage_bytes,
-        peak_bytes: memory.peak_bytes,
-        limit_bytes: memory.limit_bytes,
-        limit_hits: memory.events.max,
-    };
+    let mut own = MemoryAccountStats::default();
+    (own.usage_bytes, own.peak_bytes) = (memory.usage_bytes, memory.peak_bytes);
+    (own.limit_bytes, own.limit_hits) = (memory.limit_bytes, memory.events.max);
     v1::MemoryStat {
         cache: counters.get("cache"),
         rss: counters.get("rss"),

@@ -287,7 +287,7 @@ fn checks(health: &Health) -> String {
 /// Reports that the task's limits have changed.
 pub fn updates(events: &[Entry]) -> Option<Finding> {
     let mut updated = events.iter().filter_map(|entry| match &entry.event {
-        Event::Updated { limits } => Some((entry.time, limits)),
+        Event::Updated { limits, .. } => Some((entry.time, limits)),
         _ => None,
     });
     let (time, limits) = updated.next_back()?;

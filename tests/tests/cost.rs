@@ -51,7 +51,7 @@ impl Recorded {
 }
 
 /// How often a count is taken that is too high.
-const TRIES: usize = 4;
+const TRIES: usize = 10;
 
 /// A host of its own, for release binaries: a debug one checks each fd, and is
 /// ten times as large. Nothing is measured with those.

@@ -28,6 +28,10 @@ use crate::presence::{Presence, find, pinned};
 use crate::shim::Shim;
 use crate::spawn::{Begin, Programs, spawn_from};
 
+/// The time until what will be over at once is looked at again, and the time from which on patience is lost.
+const FIRST_WAIT: Duration = Duration::from_micros(200);
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
 /// How many new shims are started for a caller, where somebody kills each.
 const MOST: usize = 20;
 
@@ -65,8 +69,8 @@ pub async fn live(folder: &Folder, id: &str, programs: &Programs) -> Result<Shim
 /// from whomever: else it cannot be taken over.
 ///
 /// # Errors
-/// `Damaged` for records that cannot be read; `Internal` when the new shim fails, or would be no good from here: nothing is
-/// changed then.
+/// `Damaged` for records that cannot be read; `Internal` when the new shim fails, or would be no good from here: the task
+/// runs on untouched then.
 pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<bool> {
     let Some(Orphan { folder, shim_cgroup, events, is_named_elsewhere }) = orphan(folder)? else { return Ok(false) };
     if !rustix::process::geteuid().is_root() {
@@ -141,7 +145,7 @@ fn events(folder: &Folder) -> Result<EventCounts> {
 /// `Unavailable` when somebody keeps it and no shim answers; `NotFound` when the folder is removed.
 pub(crate) async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Lock>> {
     let mut patience = Patience::with(folder);
-    let mut wait = Duration::from_micros(200);
+    let mut wait = FIRST_WAIT;
     loop {
         if let Owner::Nobody(lock) = folder.owner()? {
             return Ok(Some(lock));
@@ -150,7 +154,7 @@ pub(crate) async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Loc
             return Ok(None);
         }
         // Whoever has the lock is about to listen, or the old shim is about to be gone.
-        if wait < Duration::from_millis(100) {
+        if wait < LONGEST_WAIT {
             sleep(wait).await;
             wait *= 2;
         } else if patience.is_over().await {
@@ -161,17 +165,32 @@ pub(crate) async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Loc
 
 /// Waits until the shim that takes over what is in `folder` answers; if it ends instead, it has `said` why.
 async fn answers(folder: &Folder, mut shim: Child, mut said: UnixStream) -> Result<()> {
-    let answer = match connect(folder).await {
-        Ok(client) => client.version(patient(), &Empty::default()).await.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+    let mut patience = Patience::with(folder);
+    let mut wait = FIRST_WAIT;
+    let (why, ended) = loop {
+        let answer = match connect(folder).await {
+            Ok(client) => client.version(patient(), &Empty::default()).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let Err(why) = answer else {
+            children::keep(shim);
+            return Ok(());
+        };
+        // It was the shim's end that cut the call off, unless it has no room for another caller.
+        match shim.try_wait() {
+            Ok(None) if wait < LONGEST_WAIT => {
+                sleep(wait).await;
+                wait *= 2;
+            }
+            Ok(None) if patience.is_over().await => {
+                children::keep(shim);
+                return Err(silent(&folder.name()));
+            }
+            Ok(None) => {}
+            ended => break (why, ended),
+        }
     };
-    let Err(why) = answer else {
-        children::keep(shim);
-        return Ok(());
-    };
-    // It was the shim's end that cut the call off.
-    let ended = shim.wait();
-    if ended.is_ok_and(|status| status.success() || status.signal().is_some()) {
+    if ended.is_ok_and(|ended| ended.is_some_and(|status| status.success() || status.signal().is_some())) {
         // The task had ended, and has its report now; or the shim was killed too.
         return Ok(());
     }

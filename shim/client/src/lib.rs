@@ -72,12 +72,12 @@ pub use bowline_executor::{
     UnwrittenOutput,
 };
 pub use bowline_spec::{Invalid, Signal, Stalled, Task as Description, TaskId, Update, WatchAction};
-/// A moment of the host's clock, in every answer that has one.
-pub use jiff::Timestamp;
 pub use client::{Client, STATE};
 pub use ending::Removed;
 pub use events::Events;
 pub use exec_request::Exec;
+/// A moment of the host's clock, in every answer that has one.
+pub use jiff::Timestamp;
 pub use start::Start;
 pub use task::{State, Task};
 

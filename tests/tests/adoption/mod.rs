@@ -1,6 +1,7 @@
 //! A task whose shim died goes on under a new one.
 
 mod refused;
+mod remembered;
 mod trouble;
 mod waiting;
 

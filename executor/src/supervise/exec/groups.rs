@@ -51,12 +51,13 @@ impl Supervisor {
     pub(crate) fn give_back(&self, task: &Task, number: u64) {
         let group = task.handles.borrow_mut().execs.get_mut(&number).and_then(|exec| exec.group.take());
         let Some(group) = group else { return };
-        let is_killed = |exec: &ExecFacts| exec.killed_at.is_some() && !exec.all_dead;
-        let is_killed = task.facts.read(|facts| facts.execs.get(&number).is_some_and(is_killed));
-        if is_killed || !group.is_empty() {
-            // What an exec that has ended in time leaves behind has no deadline.
-            if let (false, Err(error)) = (is_killed, group.note(None)) {
-                tracing::warn!(%error, "what an exec has left may be killed at its deadline");
+        let being_killed = |exec: &ExecFacts| exec.killed_at.filter(|_| !exec.all_dead);
+        let killed_at = task.facts.read(|facts| facts.execs.get(&number).and_then(being_killed));
+        if killed_at.is_some() || !group.is_empty() {
+            // What an exec that has ended in time leaves behind has no deadline. Who takes the task over meanwhile goes on
+            // killing the others.
+            if let Err(error) = group.note(killed_at.map(|at| at.number())) {
+                tracing::warn!(%error, "what an exec has left may be killed at its deadline, or outlive it");
             }
             task.facts.update(|facts| facts.exec_groups_left.push_back(group.number()));
             return;
@@ -89,10 +90,11 @@ impl Supervisor {
     /// Goes on with the deadlines of those that an earlier shim has made, which belong to no exec that this one knows.
     pub(crate) fn go_on_with_exec_groups(self: &Rc<Self>, task: &Rc<Task>) {
         let spare = task.handles.borrow().exec_group.as_ref().map(|group| group.number());
+        // Of those that are left some may be being killed.
+        task.facts.update_silently(|facts| facts.exec_groups_left.clear());
         let known = |number: &u64| {
             let is_execs = |facts: &TaskFacts| facts.execs.values().any(|exec| exec.group == Some(*number));
-            spare == Some(*number)
-                || task.facts.read(|facts| is_execs(facts) || facts.exec_groups_left.contains(number))
+            spare == Some(*number) || task.facts.read(is_execs)
         };
         let names = task.with_cgroup(|cgroup| self.layout.names_below(cgroup)).unwrap_or_default();
         let numbers: Vec<u64> = names.iter().filter_map(|name| group_number(name)).filter(|n| !known(n)).collect();

@@ -516,6 +516,7 @@ impl Task {
             let exited_at = exec.started_at.map_or(exited_at, |started_at| exited_at.max(started_at));
             (exec.pid, exec.end, exec.exited_at) = (None, end, Some(exited_at));
         });
+        self.keep_exec(number);
     }
 
     /// Keeps by which event the end of an exec is told next: whoever finds that event does not tell it again.

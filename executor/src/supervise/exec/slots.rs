@@ -79,6 +79,9 @@ pub struct KeptExec {
     pub started_at: Option<Timestamp>,
     #[serde(default)]
     pub oom_kills_before: u64,
+    /// When it has ended, once a shim knows how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
     /// Its code, once it has ended by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
@@ -103,6 +106,7 @@ impl KeptExec {
             group: exec.group.filter(|_| exec.in_group),
             started_at: exec.started_at,
             oom_kills_before: exec.oom_kills_before,
+            ended_at: exec.exited_at.filter(|_| exec.end.is_some()),
             code: exec.exit_code(),
             told_as: exec.told_as,
         }

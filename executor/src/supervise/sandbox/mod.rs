@@ -267,9 +267,13 @@ impl Sandbox {
 
     /// Lets another shim take the sandbox over, should this one die, or no longer.
     pub(super) fn set_adoptable(&self, is_it: bool) -> Result<()> {
+        self.set_whole(is_it);
+        self.keep_record()
+    }
+
+    pub(super) fn set_whole(&self, is_it: bool) {
         let namespaces = self.handles.borrow().shared.inodes();
         self.facts.update(|facts| facts.record.whole = if is_it { Whole::with(namespaces) } else { None });
-        self.keep_record()
     }
 
     /// Runs the plugins that create the sandbox's interfaces.

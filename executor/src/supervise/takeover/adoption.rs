@@ -105,15 +105,8 @@ impl Supervisor {
         self.adopt_members(&sandbox, members, events).await?;
         self.budget_members(&sandbox).await?;
         self.overhead.enter_again(&self.layout).await?;
-        match sandbox.set_adoptable(true) {
-            // It may be a new one, whose own record the disk has not taken.
-            Ok(()) => self.pause_is_recorded(),
-            Err(error) => {
-                // As for a task's.
-                tracing::warn!(%error, %id, "the record does not name the new shim yet");
-                self.record_sandbox_later(&sandbox);
-            }
-        }
+        sandbox.set_whole(true);
+        self.record_sandbox_at_last(&sandbox);
         self.release();
         Ok(())
     }
@@ -184,14 +177,8 @@ impl Supervisor {
             }
             None => {}
         }
-        let recorded = plan.folder.write_record(&plan.record);
         let found = self.found_on_host(&id, plan, init, cgroup, events.get(&id).copied())?;
         let task = self.take_over_task(id.clone(), found);
-        if let Err(error) = recorded {
-            // As on a full disk. All that matters for the next shim is in the record already.
-            tracing::warn!(%error, %id, "the record does not name the new shim yet");
-            task.record_later();
-        }
         tracing::warn!(%id, "took over a task whose shim died");
         if in_launch {
             self.record_start(&task);

@@ -7,7 +7,7 @@
 //!        └► it has gone ─► its end is an event, unless the journal has that ─► the slot is free
 //! ```
 //!
-//! Must not: signal a caller's exec, nor take a process for one that was not cloned when the slot says so.
+//! Must not: signal a caller's exec before its deadline, nor take a process for one that was not cloned when the slot says so.
 
 use std::io;
 
@@ -17,7 +17,7 @@ use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
 use super::adoption::claim_by_pidfd;
-use crate::facts::{AskedBy, ExecEnd, ExecFacts};
+use crate::facts::{AskedBy, ExecEnd, ExecFacts, Killed};
 use crate::lifecycle::exec::Life;
 use crate::start::cloning::Live;
 use crate::supervise::exec::slots::{KeptExec, Left};
@@ -50,7 +50,8 @@ impl Supervisor {
                 }
             };
             let is_told = exec.told_as.is_some_and(|event| event <= task.facts.read(|facts| facts.events));
-            let ends = live.is_none() && (exec.pid.is_some() || exec.started_at.is_some()) && !is_told;
+            let has_begun = exec.pid.is_some() || exec.started_at.is_some() || exec.ended_at.is_some();
+            let ends = live.is_none() && has_begun && !is_told;
             match live {
                 Some(live) => match self.take_over_exec(task, exec, live) {
                     Ok(()) => task.keep_exec(number),
@@ -114,11 +115,13 @@ impl Supervisor {
     }
 }
 
-/// The facts of an exec that has ended without a shim.
+/// The facts of an exec whose end nobody has told.
 fn ended(exec: &KeptExec) -> ExecFacts {
-    let now = Some(Timestamp::now());
-    let end = exec.code.map(ExecEnd::Exited);
-    ExecFacts { end, started_at: exec.started_at.or(now), exited_at: now, ..of(exec, Life::Ended) }
+    let at = Some(exec.ended_at.unwrap_or_else(Timestamp::now));
+    // A shim that knew of an end without a code has killed it at its deadline.
+    let killed = exec.ended_at.map(|_| if exec.group.is_some() { Killed::Cgroup } else { Killed::Session });
+    let end = exec.code.map(ExecEnd::Exited).or(killed.map(ExecEnd::TimedOut));
+    ExecFacts { end, started_at: exec.started_at.or(at), exited_at: at, ..of(exec, Life::Ended) }
 }
 
 fn of(exec: &KeptExec, life: Life) -> ExecFacts {

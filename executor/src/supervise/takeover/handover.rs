@@ -224,9 +224,11 @@ impl Supervisor {
     pub fn go_on_waiting(self: &Rc<Self>) {
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
         tasks.iter().for_each(|task| self.go_on_with(task));
-        if let Some(sandbox) = self.sandbox()
-            && self.facts.read(|facts| facts.life.is_leaving())
-        {
+        let Some(sandbox) = self.sandbox() else { return };
+        if sandbox.facts.read(|facts| facts.record.whole.is_some()) {
+            self.record_sandbox_at_last(&sandbox);
+        }
+        if self.facts.read(|facts| facts.life.is_leaving()) {
             self.leave_after_members(sandbox);
         }
     }

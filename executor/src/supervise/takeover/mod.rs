@@ -6,8 +6,8 @@
 //!   death  ─► `adoption`: facts from the record, handles by pid and inode ─┘
 //! ```
 //!
-//! A handle that one way cannot find is `None`; a fact that it does not know has its default. Must not: know which way it
-//! was.
+//! A handle that cannot be found is `None`, and an unknown fact has its default, whichever way the task came. Must not: know
+//! which way that was.
 
 pub(crate) mod adoption;
 pub(crate) mod execs;
@@ -56,6 +56,9 @@ impl Supervisor {
         });
         if settles {
             self.settle_in_time(task);
+        }
+        if !life.is_reaped() && task.facts.read(|facts| facts.record.outlives_shim()) {
+            task.record_at_last();
         }
         let in_unit = task.with_unit(|_| ()).is_some();
         let is_there = |handles: &TaskHandles| handles.init.is_some() && handles.cgroup.is_some();

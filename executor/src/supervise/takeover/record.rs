@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   facts ─► history ─► task.json ─► the next shim's facts
-//!               └─ refused, as by a full disk ─► tried again after an adoption, else with the next change
+//!               └─ refused, as by a full disk ─► tried again after a takeover, else with the next change
 //! ```
 //!
 //! Must not: fail a task whose record cannot be written.
@@ -14,6 +14,7 @@ use bowline_error::Result;
 
 use crate::disk::folder::{History, Record};
 use crate::facts::TaskFacts;
+use crate::lifecycle::Status;
 use crate::lifecycle::task::Life;
 use crate::supervise::sandbox::Sandbox;
 use crate::supervise::supervisor::Supervisor;
@@ -28,26 +29,32 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 impl Supervisor {
     /// Writes down what a later shim cannot find out by itself, should this one die.
     pub(crate) fn remember(&self, task: &Task) {
-        // A task that is being killed ends whoever watches it.
-        let lives_on = |life: Life| matches!(life, Life::Running | Life::Paused | Life::Stopping(_));
-        if task.facts.read(|facts| lives_on(facts.life) && facts.record.outlives_shim()) {
+        let lives_on = |facts: &TaskFacts| match facts.life {
+            Life::Running | Life::Paused | Life::Stopping(_) => true,
+            // Not of a launch that is given up.
+            Life::Killing(_) => facts.record.started_at.is_some(),
+            _ => false,
+        };
+        if task.facts.read(|facts| lives_on(facts) && facts.record.outlives_shim()) {
             self.keep_record(task);
         }
     }
 
-    /// Writes the record of a sandbox once the disk takes it.
-    pub(crate) fn record_sandbox_later(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
+    /// Writes the record of a sandbox that was taken over, now or once the disk takes it.
+    pub(crate) fn record_sandbox_at_last(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
+        match sandbox.keep_record() {
+            // The pause process may be a new one, whose own record the disk has not taken.
+            Ok(()) => return self.pause_is_recorded(),
+            Err(error) => tracing::warn!(%error, id = %sandbox.id, "the record does not name the new shim yet"),
+        }
         let (supervisor, sandbox) = (self.clone(), sandbox.clone());
         waits::begin(move || {
             let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
             async move {
-                let mut wait = FIRST_TRY;
-                while sandbox.facts.read(|facts| facts.life.is_there()) {
-                    if sandbox.keep_record().is_ok() {
-                        return supervisor.pause_is_recorded();
-                    }
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(LONGEST_WAIT);
+                let is_there = || sandbox.facts.read(|facts| facts.life.is_there());
+                until_written(|| !is_there() || sandbox.keep_record().is_ok()).await;
+                if is_there() {
+                    supervisor.pause_is_recorded();
                 }
             }
         });
@@ -64,18 +71,22 @@ impl Task {
         self.facts.read(|facts| self.folder.write_record(&facts.record))
     }
 
-    /// Writes the record once the disk takes it.
-    pub(crate) fn record_later(self: &Rc<Self>) {
-        until_end(self, async |task: &Rc<Task>| {
-            let mut wait = FIRST_TRY;
-            loop {
-                if task.write_record().is_ok() {
-                    return;
-                }
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
-            }
-        });
+    /// Writes the record of a task that was taken over, now or once the disk takes it.
+    pub(crate) fn record_at_last(self: &Rc<Self>) {
+        if let Err(error) = self.write_record() {
+            // As on a full disk. All that matters for the next shim is in the record already.
+            tracing::warn!(%error, id = %self.id, "the record does not name the new shim yet");
+            until_end(self, async |task: &Rc<Task>| until_written(|| task.write_record().is_ok()).await);
+        }
+    }
+}
+
+/// Returns once `write` succeeds.
+async fn until_written(write: impl Fn() -> bool) {
+    let mut wait = FIRST_TRY;
+    while !write() {
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 
@@ -84,6 +95,9 @@ impl Record {
     pub(crate) fn facts(&self, frozen: bool) -> TaskFacts {
         let mut history = self.history.as_deref().cloned().unwrap_or_default();
         let life = match history.stop.take() {
+            _ if history.sent.contains(&libc::SIGKILL) => {
+                Life::Killing(if history.stopped_by.is_some() { Status::Stopping } else { Status::Running })
+            }
             Some(plan) => Life::Stopping(plan),
             None if frozen => Life::Paused,
             None => Life::Running,

@@ -79,9 +79,17 @@ impl Supervisor {
 
     /// Sends a signal to init, or to all processes, once the program is executed.
     pub(crate) fn signal_executed(self: &Rc<Self>, task: &Rc<Task>, signal: Signal, all: bool) -> Result<()> {
-        let send = move |supervisor: &Supervisor, task: &Rc<Task>| match all {
-            true => task.signal_all(&supervisor.layout, signal),
-            false => task.signal(&supervisor.layout, signal),
+        let send = move |supervisor: &Supervisor, task: &Rc<Task>| {
+            let sent = || task.facts.read(|facts| facts.history.sent.len());
+            let before = sent();
+            let done = match all {
+                true => task.signal_all(&supervisor.layout, signal),
+                false => task.signal(&supervisor.layout, signal),
+            };
+            if sent() != before {
+                supervisor.remember(task);
+            }
+            done
         };
         if signal == Signal::KILL || !task.is_executing() {
             return send(self, task);

@@ -1,0 +1,77 @@
+//! What a shim has done, or has heard of, is known to the one that takes over from it.
+
+use std::fs;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{eventually, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// A program that takes a while to end by the signal that it is sent.
+const SLOW: &str =
+    "trap 'echo asked; sleep 1; trap - TERM; kill -TERM $$' TERM; echo ready; while :; do sleep 0.1; done";
+
+#[test]
+fn a_signal_that_the_shim_before_has_sent_is_told() {
+    let host = Host::new();
+    let task = host.task(SLOW).flag("--init").start();
+    task.wait_for_line("ready");
+    task.bowline("kill", ["--signal=TERM"]).assert_code(0);
+    task.wait_for_line("asked");
+    task.crash_shim();
+    task.bowline("adopt", []).assert_code(0);
+    let report = task.wait();
+    report.assert_code(143);
+    assert_eq!((&report["signal"], &report["signal_sent_by_shim"]), (&json!("SIGTERM"), &json!(true)));
+}
+
+#[test]
+fn an_exit_code_is_kept_while_the_rest_of_the_output_comes() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    // Who is left behind holds its stdout.
+    let exec = task.spawn_exec([], "sleep 1000 & echo begun; exit 3");
+    exec.wait_for_out("begun");
+    eventually("the shim knows of its end", || {
+        let facts = task.bowline("inspect", ["--facts"]).assert_code(0).json();
+        (!facts["tasks"][task.id()]["execs"]["1"]["exited_at"].is_null()).then_some(())
+    });
+    task.crash_shim();
+    task.bowline("adopt", []).assert_code(0);
+    drop(exec);
+    let told = eventually("its end is told", || {
+        let lines = task.bowline("events", ["--json"]).assert_code(0).out();
+        let mut events = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        events.find(|event| event["event"] == "exec")
+    });
+    assert_eq!((&told["exit_code"], told.get("shim_died")), (&json!(3), None), "{told}");
+    task.end();
+}
+
+#[test]
+fn a_record_that_the_disk_has_refused_is_written_after_an_upgrade_too() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=1m,mode=0700");
+    let state = disk.path().to_string_lossy().into_owned();
+    let id = host.new_id();
+    let bowline = |args: &[&str]| host.bowline(["--state", &*state].into_iter().chain(args.iter().copied()));
+    bowline(&["start", "--name", &id, "--init", "--", "sleep", "1000"]).assert_code(0);
+    let recorded = || {
+        let text = fs::read(disk.path().join(&id).join("task.json")).expect("a record");
+        serde_json::from_slice::<Value>(&text).expect("JSON")["shim_pid"].clone()
+    };
+    let first = recorded().as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
+    // An error, as meant: no byte is free then.
+    assert!(fs::write(disk.path().join("filler"), vec![0; 4 << 20]).is_err());
+    kill_process(Pid::from_raw(first).expect("a pid"), Signal::KILL).expect("it lives");
+    eventually("it is gone", || (!process_exists(first)).then_some(()));
+    bowline(&["adopt", &id]).assert_code(0);
+    let second = bowline(&["inspect", &id]).assert_code(0).json()["shim_pid"].clone();
+    assert_eq!(recorded(), json!(first), "the disk is full");
+    bowline(&["upgrade", &id]).assert_code(0);
+    assert_eq!(recorded(), json!(first), "the disk is full");
+    fs::remove_file(disk.path().join("filler")).expect("it was made");
+    eventually("the record names it", || (recorded() == second).then_some(()));
+    bowline(&["rm", "-f", &id]).assert_code(0);
+    drop(disk);
+}

@@ -26,29 +26,6 @@ fn a_signal_that_the_shim_before_has_sent_is_told() {
 }
 
 #[test]
-fn an_exit_code_is_kept_while_the_rest_of_the_output_comes() {
-    let host = Host::new();
-    let task = host.task("exec sleep 1000").flag("--init").start();
-    // Who is left behind holds its stdout.
-    let exec = task.spawn_exec([], "sleep 1000 & echo begun; exit 3");
-    exec.wait_for_out("begun");
-    eventually("the shim knows of its end", || {
-        let facts = task.bowline("inspect", ["--facts"]).assert_code(0).json();
-        (!facts["tasks"][task.id()]["execs"]["1"]["exited_at"].is_null()).then_some(())
-    });
-    task.crash_shim();
-    task.bowline("adopt", []).assert_code(0);
-    drop(exec);
-    let told = eventually("its end is told", || {
-        let lines = task.bowline("events", ["--json"]).assert_code(0).out();
-        let mut events = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        events.find(|event| event["event"] == "exec")
-    });
-    assert_eq!((&told["exit_code"], told.get("shim_died")), (&json!(3), None), "{told}");
-    task.end();
-}
-
-#[test]
 fn a_record_that_the_disk_has_refused_is_written_after_an_upgrade_too() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=1m,mode=0700");

@@ -139,3 +139,26 @@ fn of(exec: &KeptExec, life: Life) -> ExecFacts {
         ..ExecFacts::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_end_that_the_shim_before_knew_is_told_as_it_was() {
+        let end = |more: Value| {
+            let mut kept = json!({ "number": 1, "by": { "caller": ["true"] }, "pid": 7 });
+            kept.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+            let facts = ended(&serde_json::from_value(kept).expect("the form of a slot"));
+            (facts.end, facts.exited_at)
+        };
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
+        assert_eq!(end(json!({ "ended_at": at, "code": 3 })), (Some(ExecEnd::Exited(3)), Some(at)));
+        let killed = |how| (Some(ExecEnd::TimedOut(how)), Some(at));
+        assert_eq!(end(json!({ "ended_at": at, "group": 1 })), killed(Killed::Cgroup));
+        assert_eq!(end(json!({ "ended_at": at })), killed(Killed::Session));
+        assert_eq!(end(json!({})).0, None, "nobody has seen it");
+    }
+}

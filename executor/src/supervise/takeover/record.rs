@@ -93,16 +93,21 @@ async fn until_written(write: impl Fn() -> bool) {
 impl Record {
     /// What a shim before this one knew: the task was launched, and what its record tells has happened.
     pub(crate) fn facts(&self, frozen: bool) -> TaskFacts {
-        let mut history = self.history.as_deref().cloned().unwrap_or_default();
-        let life = match history.stop.take() {
-            _ if history.sent.contains(&libc::SIGKILL) => {
-                Life::Killing(if history.stopped_by.is_some() { Status::Stopping } else { Status::Running })
+        let history = self.history.as_deref().cloned().unwrap_or_default();
+        TaskFacts { life: history.life(frozen), history: History { stop: None, ..history }, ..TaskFacts::default() }
+    }
+}
+
+impl History {
+    fn life(&self, frozen: bool) -> Life {
+        match self.stop {
+            _ if self.sent.contains(&libc::SIGKILL) => {
+                Life::Killing(if self.stopped_by.is_some() { Status::Stopping } else { Status::Running })
             }
             Some(plan) => Life::Stopping(plan),
             None if frozen => Life::Paused,
             None => Life::Running,
-        };
-        TaskFacts { life, history, ..TaskFacts::default() }
+        }
     }
 }
 
@@ -110,5 +115,20 @@ impl TaskFacts {
     fn lasting(&self) -> History {
         let stop = if let Life::Stopping(plan) = self.life { Some(plan) } else { None };
         History { stop, watched: self.history.watched.told(), ..self.history.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::report::StoppedBy;
+
+    #[test]
+    fn who_was_sent_sigkill_is_killed_on() {
+        let sent = |signal| History { sent: [signal].into(), ..History::default() };
+        assert_eq!(sent(libc::SIGTERM).life(false), Life::Running);
+        assert_eq!(sent(libc::SIGKILL).life(false), Life::Killing(Status::Running));
+        let stopped = History { stopped_by: Some(StoppedBy::Request), ..sent(libc::SIGKILL) };
+        assert_eq!(stopped.life(true), Life::Killing(Status::Stopping));
     }
 }

@@ -170,13 +170,17 @@ pub trait Doing<T> {
 
 impl<T, E: fmt::Display + 'static> Doing<T> for std::result::Result<T, E> {
     fn doing<S: fmt::Display>(self, kind: Kind, what: impl FnOnce() -> S) -> Result<T> {
-        self.map_err(|cause| Error { cause: system_answer(&cause), ..Error::new(kind, format!("{}: {cause}", what())) })
+        self.map_err(|cause| failed(kind, format!("{}: {cause}", what()), &cause))
     }
 }
 
-fn system_answer(cause: &dyn Any) -> Option<Errno> {
+/// Not inlined: there is one `doing` for each type of results and each text.
+#[inline(never)]
+fn failed(kind: Kind, message: String, cause: &dyn Any) -> Error {
+    let mut error = Error::new(kind, message);
     let of_io = || cause.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
-    cause.downcast_ref::<Errno>().copied().or_else(of_io)
+    error.cause = cause.downcast_ref::<Errno>().copied().or_else(of_io);
+    error
 }
 
 #[cfg(test)]

@@ -283,7 +283,7 @@ impl TaskFacts {
     }
 
     /// Stores an exec under the next number and returns the number.
-    pub fn keep_exec(&mut self, exec: ExecFacts) -> u64 {
+    pub fn add_exec(&mut self, exec: ExecFacts) -> u64 {
         self.execs_begun += 1;
         self.execs.insert(self.execs_begun, exec);
         self.execs_begun

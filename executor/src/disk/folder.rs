@@ -5,6 +5,8 @@
 //!                  task.json    what is needed to find and undo the task
 //!                  exit.json    the exit report, once there is one
 //!                  status       how the workload has ended, from its `bowline-init`
+//!                  execs        what the next shim must know of execs: see `supervise/exec/slots.rs`
+//!                  config.json  a copy of its bundle's configuration
 //!                  unread.0, …  what the shim has read of an output and not passed on: see `output/io/unread.rs`
 //!                  shim.sock    where the shim answers
 //!                  log.json…, or stdout.log…, stderr.log…: the task's log
@@ -76,8 +78,8 @@ const EVENTS: &str = ".events";
 /// The prefix of the folder of a client that is attached to a task, inside the task's folder; the client's pid follows.
 pub const ATTACHED: &str = "attach-";
 
-/// How many events the journal has of each task that is taken over. Whoever starts the shim reads that; no shim has the
-/// code for it.
+/// How many events the journal has of each task that is taken over. Whoever starts the shim reads that; no shim links the
+/// reader.
 pub type EventCounts = BTreeMap<TaskId, u64>;
 
 /// The folder of one task, by its name.
@@ -232,7 +234,7 @@ impl Folder {
 
     /// Whether the launch of a task with a folder of ours has got beyond its record, and the task has no report yet.
     fn has_reserved(&self) -> bool {
-        self.is_locked_by_us() && self.file(RESERVED).exists()
+        self.is_in_state_folder() && self.file(RESERVED).exists()
     }
 
     /// What a damaged record says of the task's cgroups, if it says anything.
@@ -250,15 +252,21 @@ impl Folder {
 
     /// Adds to the error of a damaged record which command removes the task or sandbox.
     pub(crate) fn hinted(&self, error: Error, command: &str) -> Error {
-        if error.kind() != Kind::Damaged || error.hint_text().is_some() || !self.is_locked_by_us() {
+        if error.kind() != Kind::Damaged || error.hint_text().is_some() || !self.is_in_state_folder() {
             return error;
         }
         let name = self.name();
         error.hint(format!("`bowline {command} -f {name}` ends and removes what is left of {name}"))
     }
 
+    /// What ends and removes a task or sandbox that no shim can take over.
+    pub fn removal_hint(&self) -> String {
+        let command = if self.is_sandbox() { "sandbox rm" } else { "rm" };
+        format!("`bowline {command} -f {}` ends and removes what is left of it", self.name())
+    }
+
     /// Whether the folder is in our state folder: a manager's bundle has no lock.
-    pub(crate) fn is_locked_by_us(&self) -> bool {
+    pub(crate) fn is_in_state_folder(&self) -> bool {
         self.file(LOCK).exists()
     }
 
@@ -318,7 +326,7 @@ impl Folder {
             sandbox.iter().flat_map(|of| [of.file(SANDBOX_RECORD), of.file("networks.json"), of.path.clone()]);
         let own = [self.file(RECORD), self.file(EXIT), self.path.clone()];
         // The name of the task's folder is an entry of the state folder.
-        let state = self.is_locked_by_us().then(|| {
+        let state = self.is_in_state_folder().then(|| {
             let events = self.path.with_file_name(EVENTS);
             [events.join(events::CURRENT), events, self.path.parent().unwrap_or(&self.path).to_owned()]
         });
@@ -388,7 +396,7 @@ impl Folder {
 
     /// What follows the ids of this state folder in names on the host; nothing for a manager's bundle.
     pub(crate) fn mark(&self) -> String {
-        let state = self.path.parent().filter(|_| self.is_locked_by_us());
+        let state = self.path.parent().filter(|_| self.is_in_state_folder());
         state.map(host_name::mark).unwrap_or_default()
     }
 

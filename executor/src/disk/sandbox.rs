@@ -482,7 +482,7 @@ pub struct Undone {
 ///
 /// # Errors
 /// The first error; everything is tried. `Damaged` if the record of what plugins must undo cannot be read. `WrongState`,
-/// with nothing changed, for a sandbox whose processes cannot be seen from here: see `unseen`.
+/// with nothing changed, for a sandbox whose processes cannot be seen from here: see `liveness`.
 pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<Undone> {
     let folder = state.folder(id);
     let record = match folder.sandbox() {

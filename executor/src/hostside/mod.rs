@@ -2,10 +2,10 @@
 
 pub mod host_units;
 pub mod housekeeping;
+pub(crate) mod liveness;
 pub(crate) mod memory_min;
 pub(crate) mod owners;
 pub(crate) mod past_shim;
 pub mod probe;
 pub mod systemd;
 pub(crate) mod undo;
-pub(crate) mod unseen;

@@ -44,12 +44,12 @@ const LATER: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// What could not be ended; a process that may be the task's, where nothing says whether it is; `WrongState`, with
-/// nothing changed, for a task whose processes cannot be seen from here: see `unseen`.
+/// nothing changed, for a task whose processes cannot be seen from here: see `liveness`.
 pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     // Without a record no task was launched.
     let (record, damage) = readable(folder)?;
     // A manager's bundle is cleaned up only once, by the manager that has started it.
-    let seen = record.as_ref().filter(|_| folder.is_locked_by_us());
+    let seen = record.as_ref().filter(|_| folder.is_in_state_folder());
     let what = || format!("task {} cannot be removed", folder.name());
     seen.map_or(Ok(()), |record| record.check_namespace(what))?;
     let mut layout = cgroup::detect()?;
@@ -161,7 +161,7 @@ pub fn remove_unwritten(folder: &Folder, report: &ExitReport) -> Result<LeftAlon
 
 /// Undoes the task's own network; nothing where there is none.
 fn undo_network(folder: &Folder) -> Result<()> {
-    if !folder.is_locked_by_us() {
+    if !folder.is_in_state_folder() {
         // A manager's bundle.
         return Ok(());
     }
@@ -239,7 +239,7 @@ impl Places<'_> {
         }
         // The cgroups of its shim alone.
         let overheads = overheads_of(&self.folder.name(), &self.folder.mark()).into_iter();
-        let overheads = overheads.filter(|_| self.folder.is_locked_by_us());
+        let overheads = overheads.filter(|_| self.folder.is_in_state_folder());
         let overheads = overheads.filter(|path| matches!(self.layout.open(path), Ok(Some(_))));
         for path in overheads.filter(|path| is_nobodys(self.layout, self.folder, path)) {
             undo_cgroup(self.layout, self.folder, &path, None)?;
@@ -251,7 +251,7 @@ impl Places<'_> {
     fn own(&self) -> Vec<(String, Option<Unit>)> {
         let id = self.folder.name();
         let of_unit = |unit: Unit| (unit.path(), Some(unit));
-        if !self.folder.is_locked_by_us() {
+        if !self.folder.is_in_state_folder() {
             // A manager's bundle, which nobody edits along with the record.
             let asked = bundle::cgroup_asked_for(self.folder.path());
             let unit = asked.as_deref().and_then(|path| Unit::parse(path).ok().flatten());
@@ -282,7 +282,7 @@ impl Places<'_> {
         // The task has ended, or the record names a cgroup that has gone; or a manager knows more than we do.
         let of_earlier_boot = |record: &Record| record.identity.as_ref().is_some_and(|of| !of.is_of_this_boot());
         let is_over = matches!(self.folder.exit(), Ok(Some(_))) || self.record.is_some_and(of_earlier_boot);
-        if is_over || !self.folder.is_locked_by_us() {
+        if is_over || !self.folder.is_in_state_folder() {
             return Ok(());
         }
         let events = self.folder.written_events();
@@ -456,7 +456,7 @@ pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitR
 /// ended stay there, so that another `rm` finds them; for a manager's bundle, which is cleaned up
 /// only once, they are moved to a parent.
 pub(crate) fn undo_cgroup(layout: &Layout, folder: &Folder, path: &str, permit: Option<Permit<'_>>) -> Result<()> {
-    if folder.is_locked_by_us() {
+    if folder.is_in_state_folder() {
         return layout.end(path, permit);
     }
     let destroyed = layout.destroy(path, permit)?;

@@ -207,7 +207,7 @@ fn refused(folder: &Folder, why: &Error) -> Error {
         // The others would be taken for what the caller's own request met.
         _ => Kind::Internal,
     };
-    let (what, command) = if folder.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
+    let what = if folder.is_sandbox() { "sandbox" } else { "task" };
     let name = folder.name();
     let otherwise = || {
         let log = folder.file("shim.log");
@@ -215,7 +215,7 @@ fn refused(folder: &Folder, why: &Error) -> Error {
         match kind {
             // From here its processes may be out of reach.
             Kind::WrongState | Kind::Unsupported => format!("run the command where the {what} was started; {more}"),
-            _ => format!("{more}; `bowline {command} -f {name}` ends and removes what is left of it"),
+            _ => format!("{more}; {}", folder.removal_hint()),
         }
     };
     let message = format!("no new shim can take over {what} {name}, whose shim died: {why}");

@@ -52,8 +52,7 @@ impl Lock {
 /// The lock of a folder, as it is found.
 pub(super) enum Found {
     File(File),
-    /// Somebody has put something else in its place, or removed it, and a shim answers for the folder, which holds the
-    /// file that was there.
+    /// The file is gone or replaced, and a living shim still holds the old one.
     Lost,
 }
 

@@ -57,6 +57,13 @@ pub struct Taken<'a> {
     pub claim: &'a dyn Fn(i32, Option<End>) -> Claim,
 }
 
+impl<'a> Taken<'a> {
+    /// For an exec, which has neither keeper nor log.
+    pub fn of_exec(tails: &'a [Tail], claim: &'a dyn Fn(i32, Option<End>) -> Claim) -> Taken<'a> {
+        Taken { tails, keeper: None, folder: None, log: &|_| [None, None], claim }
+    }
+}
+
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
 impl Pumps {

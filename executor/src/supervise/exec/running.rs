@@ -118,7 +118,7 @@ impl Supervisor {
         // Before anything is waited for: a signal, or the end of its caller, may come at once.
         let number = task.facts.update(|facts| {
             let group = group.as_ref().map(|group| group.number());
-            facts.keep_exec(ExecFacts {
+            facts.add_exec(ExecFacts {
                 by,
                 name: request.name.clone(),
                 cloned_between: Some([SinceBoot::now(), SinceBoot::NOT_YET]),

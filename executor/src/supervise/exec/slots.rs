@@ -7,8 +7,8 @@
 //!
 //! A slot is the length of its text, the text, as JSON, and a pid. The length is 0 while the text is written, so that what
 //! was cut off leaves an empty slot. A change goes to another slot, and frees the old one afterwards; of two with the
-//! same number the later one counts. The pid is stored by the kernel as it clones the exec, before the shim hears of it.
-//! Must not: make a system call for an exec, unless more run at a time than ever before.
+//! same number the later one counts. An exec that is about to be cloned is written over where it is: the kernel stores its
+//! pid there as it clones it, before the shim hears of it. Must not: make a system call for an exec, unless no slot is free.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

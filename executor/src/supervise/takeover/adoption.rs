@@ -29,7 +29,7 @@ use tokio::io::Interest;
 use super::Found;
 use crate::disk::folder::{EventCounts, Folder, Lock, Record};
 use crate::facts::TaskFacts;
-use crate::hostside::unseen::UNSEEN;
+use crate::hostside::liveness::UNSEEN;
 use crate::lifecycle::sandbox::Trigger;
 use crate::lifecycle::{Status, shim};
 use crate::oci::bundle_task::Configured;
@@ -74,8 +74,7 @@ impl Supervisor {
     async fn adopt_sandbox(self: &Rc<Self>, folder: Folder, events: &EventCounts) -> Result<()> {
         let id: TaskId = folder.name().parse().map_err(Error::from)?;
         let refused = |why: &str| Error::new(Kind::WrongState, format!("sandbox {id} cannot be taken over: {why}"));
-        let by_anyone =
-            |why: &str| refused(why).hint(format!("`bowline sandbox rm -f {id}` ends and removes what is left of it"));
+        let by_anyone = |why: &str| refused(why).hint(folder.removal_hint());
         let mut record = folder.sandbox()?.ok_or_else(|| by_anyone("it has no record"))?;
         folder.check_form().map_err(|newer| by_anyone(newer.message()))?;
         record.adoptable().map_err(by_anyone)?;
@@ -143,8 +142,7 @@ impl Supervisor {
         let none = || Error::new(Kind::NotFound, format!("there is no record of task {id}"));
         let mut record = folder.record()?.ok_or_else(none)?;
         let refused = |why: &str| Error::new(Kind::WrongState, format!("task {id} cannot be taken over: {why}"));
-        let removed = format!("`bowline rm -f {id}` ends and removes what is left of it");
-        let by_anyone = |why: &str| refused(why).hint(&*removed);
+        let by_anyone = |why: &str| refused(why).hint(folder.removal_hint());
         folder.check_form().map_err(|newer| by_anyone(newer.message()))?;
         record.adoptable().map_err(by_anyone)?;
         let init = record.live_init()?;
@@ -157,6 +155,7 @@ impl Supervisor {
         }
         let cgroup = self.cgroup_of(&record)?;
         if init.is_some() && cgroup.is_none() {
+            let removed = folder.removal_hint();
             let hint = format!("run the command where the task was started; if there is none there either, {removed}");
             return Err(refused("its cgroup is gone, or another one has its path").hint(hint));
         }
@@ -262,7 +261,8 @@ impl Supervisor {
             tracing::warn!(%id, "{why}: what is left in the task's cgroup is ended, and the task counts as ended");
         }
         let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
-        let facts = TaskFacts { end, init_lost, events: events.unwrap_or_default(), ..plan.record.facts(frozen) };
+        let facts =
+            TaskFacts { end, init_lost, events: events.unwrap_or_default(), ..plan.record.facts_after_death(frozen) };
         let handles = TaskHandles {
             init_watch: kept.watch.map(Rc::new),
             pumps: Some(Rc::new(pumps)),

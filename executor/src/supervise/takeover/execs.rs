@@ -74,7 +74,7 @@ impl Supervisor {
         let group_number = group.as_ref().map(|group| group.number());
         handles.execs.insert(exec.number, ExecHandles { group, ..ExecHandles::default() });
         drop(handles);
-        let facts = ExecFacts { group: group_number, in_group: group_number.is_some(), ..ended(&exec) };
+        let facts = ExecFacts { group: group_number, in_group: group_number.is_some(), ..facts_of_ended(&exec) };
         task.facts.update_silently(|known| known.execs.insert(exec.number, facts));
     }
 
@@ -87,7 +87,7 @@ impl Supervisor {
             started_at: exec.started_at.or_else(|| Some(Timestamp::now())),
             group: group.as_ref().map(|group| group.number()),
             in_group: group.is_some(),
-            ..of(&exec, Life::Running)
+            ..facts_of(&exec, Life::Running)
         };
         let of = ExecHandles { claim: Some(claim), pidfd: Some(live.pidfd), group, ..ExecHandles::default() };
         handles.execs.insert(exec.number, of);
@@ -116,15 +116,15 @@ impl Supervisor {
 }
 
 /// The facts of an exec whose end nobody has told.
-fn ended(exec: &KeptExec) -> ExecFacts {
+fn facts_of_ended(exec: &KeptExec) -> ExecFacts {
     let at = Some(exec.ended_at.unwrap_or_else(Timestamp::now));
     // A shim that knew of an end without a code has killed it at its deadline.
     let killed = exec.ended_at.map(|_| if exec.group.is_some() { Killed::Cgroup } else { Killed::Session });
     let end = exec.code.map(ExecEnd::Exited).or(killed.map(ExecEnd::TimedOut));
-    ExecFacts { end, started_at: exec.started_at.or(at), exited_at: at, ..of(exec, Life::Ended) }
+    ExecFacts { end, started_at: exec.started_at.or(at), exited_at: at, ..facts_of(exec, Life::Ended) }
 }
 
-fn of(exec: &KeptExec, life: Life) -> ExecFacts {
+fn facts_of(exec: &KeptExec, life: Life) -> ExecFacts {
     ExecFacts {
         life,
         by: exec.by.clone(),
@@ -134,7 +134,6 @@ fn of(exec: &KeptExec, life: Life) -> ExecFacts {
         cloned_between: exec.cloned_between,
         // Nobody has what a check would tell.
         deadline: if exec.by == AskedBy::Check { Some(Moment::now()) } else { exec.deadline },
-        started_at: exec.started_at,
         oom_kills_before: exec.oom_kills_before,
         ..ExecFacts::default()
     }
@@ -151,7 +150,7 @@ mod tests {
         let end = |more: Value| {
             let mut kept = json!({ "number": 1, "by": { "caller": ["true"] }, "pid": 7 });
             kept.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
-            let facts = ended(&serde_json::from_value(kept).expect("the form of a slot"));
+            let facts = facts_of_ended(&serde_json::from_value(kept).expect("the form of a slot"));
             (facts.end, facts.exited_at)
         };
         let at: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");

@@ -94,9 +94,10 @@ struct HandedTask {
     folder: PathBuf,
     owns_folder: bool,
     init: HandedProcess,
-    /// Starts the program, until it has started. Since version 2 of the facts, as is what follows.
+    /// Starts the program, until it has started. Since version 2 of the facts.
     #[serde(default)]
     held: Option<HandedInit>,
+    /// Since version 2 of the facts.
     #[serde(default)]
     lingering: Vec<io::Handed>,
     init_watch: Option<init_program::Handed>,
@@ -293,23 +294,19 @@ impl Supervisor {
         handles.last_stats = handed.last_stats;
         handles.kernel_log = handed.kernel_log.map(KernelLog::take).transpose()?;
         handles.exec_group = exec_group.and_then(|number| self.open_group(&handles, number));
+        let no_tail = [io::new_tail(0)];
         for (number, exec) in execs {
             let HandedExec { process, pumps, tails, group } = exec;
             let (live, claim) = process.map(|process| self.process(process)).transpose()?.unzip();
             let tails: Vec<Tail> = tails.into_iter().map(HandedTail::take).collect();
-            let none = |_| [None, None];
-            let no_tail = [io::new_tail(0)];
-            let all = if tails.is_empty() { &no_tail[..] } else { &tails };
-            let taken = Taken { tails: all, keeper: None, folder: None, log: &none, claim: &of_child };
+            let taken = Taken::of_exec(if tails.is_empty() { &no_tail } else { &tails }, &of_child);
             let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
             let group = group.and_then(|number| self.open_group(&handles, number));
             let pidfd = live.flatten().map(|live| live.pidfd);
             handles.execs.insert(number, ExecHandles { claim, pidfd, pumps, tails, group });
         }
-        let taken =
-            Taken { tails: &[io::new_tail(0)], keeper: None, folder: None, log: &|_| [None, None], claim: &of_child };
         for pumps in handed.lingering {
-            handles.lingering.push(Rc::new(pumps.take(&taken)?));
+            handles.lingering.push(Rc::new(pumps.take(&Taken::of_exec(&no_tail, &of_child))?));
         }
         let plan = LaunchPlan {
             namespaces: Namespaces::of(&spec)?,

@@ -91,8 +91,8 @@ async fn until_written(write: impl Fn() -> bool) {
 }
 
 impl Record {
-    /// What a shim before this one knew: the task was launched, and what its record tells has happened.
-    pub(crate) fn facts(&self, frozen: bool) -> TaskFacts {
+    /// The facts of a task that was launched, by what its record tells has happened; without the record.
+    pub(crate) fn facts_after_death(&self, frozen: bool) -> TaskFacts {
         let history = self.history.as_deref().cloned().unwrap_or_default();
         TaskFacts { life: history.life(frozen), history: History { stop: None, ..history }, ..TaskFacts::default() }
     }

@@ -120,7 +120,7 @@ impl Supervisor {
                 tracing::warn!(id = %task.id, "the poststop hooks go on after the task");
                 // The record goes with the folder, and may be of a later task when the hooks have ended.
                 task.facts.update(|facts| facts.record.poststop = None);
-                if task.folder.is_locked_by_us() {
+                if task.folder.is_in_state_folder() {
                     task.folder.remove_held();
                 }
             }

@@ -1,5 +1,5 @@
-//! The init of a record, if it lives; whether one that is not there may live all the same, in a pid namespace that this
-//! process is not in; and whether the record's paths are of another cgroup namespace.
+//! Whether the init of a record lives. One that is not shown here may live in a pid namespace that this process is not in,
+//! and a record's paths may be of another cgroup namespace.
 //!
 //! ```text
 //!   pid and start of the record ─► not there ─► its cgroup ─┬► has processes that are not shown here

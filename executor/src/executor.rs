@@ -133,6 +133,7 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` when the shim is leaving.
+    #[doc(hidden)]
     pub fn begin_upgrade(&self, wanted: WantedUpgrade) -> Result<u64> {
         Ok(self.supervisor()?.begin_upgrade(wanted))
     }
@@ -141,11 +142,13 @@ impl Executor {
     ///
     /// # Errors
     /// Why the shim was not upgraded: nothing has changed then.
+    #[doc(hidden)]
     pub async fn upgraded(&self, number: u64) -> Result<()> {
         self.begun().await?.upgraded(number).await
     }
 
     /// Says how the upgrade has ended by which this program runs: `refused` is why it runs again.
+    #[doc(hidden)]
     pub fn end_upgrade(&self, refused: Option<String>) {
         if let Ok(supervisor) = self.supervisor() {
             supervisor.end_upgrade(refused.map_or(Ok(()), |why| Err(Error::new(Kind::NotExecutable, why))));
@@ -156,6 +159,7 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` when it is not known any more.
+    #[doc(hidden)]
     pub fn begun_exec(&self, id: &TaskId, number: u64) -> Result<BegunExec> {
         self.supervisor()?.begun_exec(id, number)
     }
@@ -350,6 +354,7 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` also when the task is another one.
+    #[doc(hidden)]
     pub async fn wait_in(&self, id: &TaskId, inode: Option<u64>) -> Result<ExitReport> {
         if inode.is_some() {
             self.begun().await?.launched(id).await;
@@ -363,6 +368,7 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` when there is no such task, or it is another one.
+    #[doc(hidden)]
     pub async fn check_folder(&self, id: &TaskId, inode: Option<u64>) -> Result<()> {
         let Some(inode) = inode else { return Ok(()) };
         let supervisor = self.begun().await?;
@@ -480,6 +486,7 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` when there is no such task.
+    #[doc(hidden)]
     pub async fn exec_begins(&self, id: &TaskId, exec: &str) -> Result<()> {
         self.supervisor()?.task(id)?.until_exec_begins(exec).await;
         Ok(())
@@ -537,6 +544,7 @@ impl Executor {
     /// # Errors
     /// `AlreadyExists` while there is one; `BadSpec` for a setting that would change the host's, or
     /// a namespace that cannot be joined; `Unsupported` where the kernel lacks something.
+    #[doc(hidden)]
     pub async fn start_pause(&self, pause: PauseProcess) -> Result<i32> {
         self.begun().await?.work("a pause process", async move |it| it.start_pause(&pause, None).await).await
     }
@@ -545,6 +553,7 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` when there never was a pause process.
+    #[doc(hidden)]
     pub async fn pause_ended(&self) -> Result<PauseEnd> {
         self.begun().await?.pause_slot.ended().await
     }
@@ -553,6 +562,7 @@ impl Executor {
     ///
     /// # Errors
     /// As [`Executor::pause_ended`].
+    #[doc(hidden)]
     pub async fn end_pause(&self) -> Result<PauseEnd> {
         self.begun().await?.work("the end of the pause process", async |it| it.pause_slot.end().await).await
     }
@@ -561,16 +571,19 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` when there is no such cgroup.
+    #[doc(hidden)]
     pub fn cgroup_stats(&self, path: &str) -> Result<Stats> {
         self.supervisor()?.cgroup_stats(path)
     }
 
     /// All figures of all tasks.
+    #[doc(hidden)]
     pub async fn figures(&self) -> Result<Figures> {
         Ok(self.begun().await?.figures())
     }
 
     /// Everything that the shim knows, for debugging it.
+    #[doc(hidden)]
     pub async fn facts(&self) -> Result<Box<Facts>> {
         Ok(Box::new(self.begun().await?.facts()))
     }

@@ -53,6 +53,7 @@
 
 mod disk;
 mod executor;
+#[doc(hidden)]
 pub mod facts;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -67,75 +68,91 @@ mod rights;
 mod start;
 mod stats;
 mod supervise;
+#[doc(hidden)]
 pub mod upgrade;
 mod view;
+#[doc(hidden)]
 pub mod waits;
 pub mod watch;
 
 use tokio::task::LocalSet;
 
-pub use bowline_cgroup::{
-    Driver as CgroupDriver, Unit, checked_path as checked_cgroup_path, is_v2 as is_cgroup_v2,
-    join_existing as join_cgroup,
-};
+pub use bowline_cgroup::Driver as CgroupDriver;
 pub use bowline_error::{Doing, Error, Kind, Result};
-#[cfg(feature = "absent")]
-pub use bowline_sys::all_absent;
-pub use bowline_sys::{
-    Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat, read_file,
-    read_regular_file, read_up_to, register_fd_for, report_signal,
-};
-pub use disk::folder::{ATTACHED, EventCounts, Folder, Lock, Owner, Record, StateDir, died_with_shim};
-pub use disk::host_name;
-pub use disk::sandbox::{JointLimits, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
+pub use disk::folder::{Folder, Lock, StateDir};
+pub use disk::sandbox::{JointLimits, SandboxState};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};
-pub use hostside::host_units;
-pub use hostside::housekeeping;
-pub use hostside::liveness::OTHER_CGROUPS;
-pub use hostside::past_shim::{PastShim, is_frozen, kill_shim, until_free};
-pub use hostside::probe;
 pub use hostside::systemd;
-pub use hostside::undo::{LeftAlone, remove_folder, remove_unwritten, undo, undo_bundle, undo_rest};
-pub use json::handover;
+pub use hostside::undo::{LeftAlone, undo};
 pub use lifecycle::Status;
 pub use lifecycle::health::{Check, Health, HealthStatus};
-pub use oci::features::features;
-pub use oci::host::{compile_filter, configure, limits_of, user_ids};
 pub use oci::member::Member;
-pub use oci::tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
 pub use output::events;
-pub use output::io::{
-    Attachment, CallersPipe, Counter, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize, until_read,
-};
-pub use output::log::{
-    Identity as FileIdentity, LogFile, LogFiles, LogLine, LogPlace, LogStream, log_places, rotated_file as rotated_log,
-};
+pub use output::io::{Attachment, Input, Logger, Released, TAIL, Target, WindowSize};
+pub use output::log::LogStream;
 pub use output::manager_events::{EventSink, ManagerEvent, TaskEvent};
 pub use output::report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
-pub use process::inheritance::{InheritedLimits, leave_behind};
-pub use process::page_release;
-pub use process::sealed::{Sealed, open as open_sealed};
-pub use process::spare_fd;
-pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, PauseEnd, Process, Source, TaskState};
-pub use rights::trust::is_planted;
+pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, Process, Source, TaskState};
 pub use start::checkpoint::{Checkpoint, Criu};
-pub use start::hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
-pub use start::pause_process::{Net as PauseNet, PauseProcess};
-pub use stats::figures;
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
     MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
-pub use supervise::{BegunExec, Config, Handed, Leave, ShimCgroup};
-pub use view::idmap::Idmap;
-pub use view::inside_root::{Symlinks, open as open_inside};
-pub use view::network;
-pub use view::rootfs::{SECRETS, Secret, layers, mount_options};
-pub use view::sandbox_namespaces;
+pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
+pub use view::rootfs::{Secret, layers};
 pub use view::secrets;
-pub use waits::clock;
+
+/// What the programs of this workspace are made of besides: without a promise for others.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::disk::folder::{ATTACHED, EventCounts, Owner, Record, died_with_shim};
+    pub use crate::disk::host_name;
+    pub use crate::disk::sandbox::{SandboxRecord, Undone, give_up_damaged_networks, undo_sandbox};
+    pub use crate::facts;
+    pub use crate::hostside::host_units;
+    pub use crate::hostside::housekeeping;
+    pub use crate::hostside::liveness::OTHER_CGROUPS;
+    pub use crate::hostside::past_shim::{PastShim, is_frozen, kill_shim, until_free};
+    pub use crate::hostside::probe;
+    pub use crate::hostside::undo::{remove_folder, remove_unwritten, undo_bundle, undo_rest};
+    pub use crate::json::handover;
+    pub use crate::oci::features::features;
+    pub use crate::oci::host::{compile_filter, configure, limits_of, user_ids};
+    pub use crate::oci::tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
+    pub use crate::output::io::{CallersPipe, Counter, Ready, Release, until_read};
+    pub use crate::output::log::{
+        Identity as FileIdentity, LogFile, LogFiles, LogLine, LogPlace, log_places, rotated_file as rotated_log,
+    };
+    pub use crate::process::inheritance::{InheritedLimits, leave_behind};
+    pub use crate::process::page_release;
+    pub use crate::process::sealed::{Sealed, open as open_sealed};
+    pub use crate::process::spare_fd;
+    pub use crate::request::PauseEnd;
+    pub use crate::rights::trust::is_planted;
+    pub use crate::start::hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
+    pub use crate::start::pause_process::{Net as PauseNet, PauseProcess};
+    pub use crate::stats::figures;
+    pub use crate::supervise::Handed;
+    pub use crate::upgrade;
+    pub use crate::view::idmap::Idmap;
+    pub use crate::view::inside_root::{Symlinks, open as open_inside};
+    pub use crate::view::network;
+    pub use crate::view::rootfs::{SECRETS, mount_options};
+    pub use crate::view::sandbox_namespaces;
+    pub use crate::waits;
+    pub use crate::waits::clock;
+    pub use bowline_cgroup::{
+        Unit, checked_path as checked_cgroup_path, is_v2 as is_cgroup_v2, join_existing as join_cgroup,
+    };
+    #[cfg(feature = "absent")]
+    pub use bowline_sys::all_absent;
+    pub use bowline_sys::{
+        Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat,
+        read_file, read_regular_file, read_up_to, register_fd_for, report_signal,
+    };
+}
 
 /// The executor's version, as in its `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -172,7 +189,8 @@ where
 ///
 /// # Errors
 /// As [`serve`]; `Damaged` when something is missing of what was handed over.
-pub fn serve_on<F, Fut>(config: Config, handover: Option<Box<Handed>>, manager: F) -> Result<()>
+#[doc(hidden)]
+pub fn serve_on<F, Fut>(config: Config, handover: Option<Box<internal::Handed>>, manager: F) -> Result<()>
 where
     F: FnOnce(Executor) -> Fut,
     Fut: Future<Output = Result<()>> + 'static,

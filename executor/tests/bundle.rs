@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use bowline_executor::internal::undo_bundle;
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{Bundle, Config, Exec, Launch, Leave, ShimCgroup, StateDir, Target, serve, undo_bundle};
+use bowline_executor::{Bundle, Config, Exec, Launch, Leave, ShimCgroup, StateDir, Target, serve};
 use serde_json::{Value, json};
 
 mod cases {

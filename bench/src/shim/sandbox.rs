@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use bowline_client::Shim;
-use bowline_executor::{CgroupDriver, ExitReport, Folder, Lock, Result, SandboxRecord, StateDir, undo_sandbox};
+use bowline_executor::internal::{SandboxRecord, undo_sandbox};
+use bowline_executor::{CgroupDriver, ExitReport, Folder, Lock, Result, StateDir};
 use bowline_spec::Format;
 use bowline_spec::id::TaskId;
 

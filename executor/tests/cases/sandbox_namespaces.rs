@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_executor::Kind;
-use bowline_executor::sandbox_namespaces::{Shared, Wanted, make};
+use bowline_executor::internal::sandbox_namespaces::{Shared, Wanted, make};
 use bowline_spec::NetworkMode;
 
 use super::inside::{inside, setting};

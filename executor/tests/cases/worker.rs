@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Instant;
 
-use bowline_executor::network::{self, LONGEST, Sandbox};
-use bowline_executor::sandbox_namespaces::make;
+use bowline_executor::internal::network::{self, LONGEST, Sandbox};
+use bowline_executor::internal::sandbox_namespaces::make;
 use bowline_spec::NetworkMode;
 use bowline_spec::network::{List, NetworkAttachment};
 use serde_json::json;

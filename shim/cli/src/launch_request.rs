@@ -3,9 +3,10 @@
 
 use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
+use bowline_executor::internal::ArrivedSignal;
 use bowline_executor::secrets::Secrets;
 use bowline_executor::{
-    ArrivedSignal, CgroupDriver, Doing, Error, Folder, Kind, Result, Secret, ShimCgroup, SliceEnforcement, StateDir,
+    CgroupDriver, Doing, Error, Folder, Kind, Result, Secret, ShimCgroup, SliceEnforcement, StateDir,
 };
 use bowline_protocol::wire::proto::bowline::{self as proto, LaunchRequest, LaunchResponse};
 use bowline_spec::Task;

@@ -12,9 +12,8 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use bowline_executor::{
-    Doing as _, Error, EventCounts, Folder, Kind, Lock, OTHER_CGROUPS, Owner, Result, ShimCgroup, StateDir,
-};
+use bowline_executor::internal::{EventCounts, OTHER_CGROUPS, Owner};
+use bowline_executor::{Doing as _, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir};
 use bowline_protocol::wire::proto::bowline::Empty;
 use bowline_spec::id::TaskId;
 use rustix::thread::{CapabilitySet, capabilities};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_executor::Folder;
-use bowline_executor::proc_stat::{self, ProcStat};
+use bowline_executor::internal::proc_stat::{self, ProcStat};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};

@@ -12,10 +12,8 @@
 
 use std::time::Duration;
 
-use bowline_executor::{
-    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, PastShim, Result, died_with_shim, kill_shim,
-    remove_unwritten, undo, undo_rest, until_free,
-};
+use bowline_executor::internal::{PastShim, died_with_shim, kill_shim, remove_unwritten, undo_rest, until_free};
+use bowline_executor::{Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Result, undo};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use tokio::time::sleep;

@@ -10,9 +10,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 use std::sync::Arc;
 
-use bowline_executor::{
-    Doing, Error, Folder, Kind, Lock, Owner, Result, Sealed, ShimCgroup, StateDir, remove_folder, undo, undo_sandbox,
-};
+use bowline_executor::internal::{Owner, Sealed, remove_folder, undo_sandbox};
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo};
 use bowline_protocol::wire::proto::bowline::{LaunchRequest, LaunchResponse};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

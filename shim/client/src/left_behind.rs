@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
-use bowline_executor::{ExitReport, Folder, Kind, Owner, Record, Result};
+use bowline_executor::internal::{Owner, Record};
+use bowline_executor::{ExitReport, Folder, Kind, Result};
 use tokio::time::sleep;
 
 use crate::patience::{BETWEEN_POLLS, lock_after};

@@ -11,8 +11,9 @@
 
 use std::time::Duration;
 
-use bowline_executor::proc_stat::{self, ProcStat};
-use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result, is_frozen};
+use bowline_executor::internal::proc_stat::{self, ProcStat};
+use bowline_executor::internal::{Owner, is_frozen};
+use bowline_executor::{Error, Folder, Kind, Lock, Result};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect, is_there, patient};

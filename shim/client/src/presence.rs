@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use bowline_executor::{ExitReport, Folder, Kind, Owner, Result};
+use bowline_executor::internal::Owner;
+use bowline_executor::{ExitReport, Folder, Kind, Result};
 
 use crate::connection::connect_watched;
 use crate::errors::unknown;

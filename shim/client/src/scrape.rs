@@ -7,8 +7,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::figures::Figures;
-use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result};
+use bowline_executor::internal::Owner;
+use bowline_executor::internal::figures::Figures;
+use bowline_executor::{Doing, Error, Folder, Kind, Result};
 use tokio::time::timeout;
 use ttrpc::context;
 

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_executor::page_release::FRUGAL;
+use bowline_executor::internal::page_release::FRUGAL;
+use bowline_executor::internal::{EventCounts, Sealed, hand_down, open_sealed};
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
-use bowline_executor::{
-    Doing, Error, EventCounts, Folder, Kind, Lock, Result, Sealed, ShimCgroup, hand_down, open_sealed,
-};
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup};
 use rustix::fs::OFlags;
 
 /// The environment variables that the shim inherits.

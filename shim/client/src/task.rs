@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use bowline_executor::{
-    Doing, Error, ExecOutcome, ExitReport, Folder, Health, Kind, Result, StateDir, Stats, Status, died_with_shim,
-};
+use bowline_executor::internal::died_with_shim;
+use bowline_executor::{Doing, Error, ExecOutcome, ExitReport, Folder, Health, Kind, Result, StateDir, Stats, Status};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};

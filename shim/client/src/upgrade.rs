@@ -11,7 +11,8 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use bowline_executor::{Doing, Error, Kind, Result, open_sealed};
+use bowline_executor::internal::open_sealed;
+use bowline_executor::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{Empty, UpgradeRequest};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{from_status, is_unknown_call};

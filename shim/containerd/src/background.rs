@@ -9,8 +9,9 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use bowline_executor::page_release::FRUGAL;
-use bowline_executor::{Doing, Kind, Result, Sealed, join_cgroup, open_sealed};
+use bowline_executor::internal::page_release::FRUGAL;
+use bowline_executor::internal::{Sealed, join_cgroup, open_sealed};
+use bowline_executor::{Doing, Kind, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
 

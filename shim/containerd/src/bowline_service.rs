@@ -6,8 +6,8 @@
 use std::rc::Rc;
 
 use bowline_executor::Result;
-use bowline_executor::facts::Facts;
-use bowline_executor::figures::{Figures, SandboxFigures};
+use bowline_executor::internal::facts::Facts;
+use bowline_executor::internal::figures::{Figures, SandboxFigures};
 use serde::Serialize;
 
 use super::error_codes::Answer;

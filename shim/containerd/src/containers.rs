@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bowline_executor::handover::bytes;
+use bowline_executor::internal::handover::bytes;
 use bowline_executor::{Doing as _, Error, Kind, Result};
 use containerd_shim_protos::types::mount::Mount;
 use containerd_shim_protos::types::task::Status;

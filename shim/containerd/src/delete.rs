@@ -3,7 +3,8 @@
 
 use std::io::Write as _;
 
-use bowline_executor::{Doing, Kind, Result, undo_bundle};
+use bowline_executor::internal::undo_bundle;
+use bowline_executor::{Doing, Kind, Result};
 use containerd_shim_protos::api::DeleteResponse;
 use protobuf::{Message as _, MessageField};
 

@@ -1,6 +1,7 @@
 //! `-info`: describes the features of this runtime.
 
-use bowline_executor::{Doing, Kind, Result, VERSION, features};
+use bowline_executor::internal::features;
+use bowline_executor::{Doing, Kind, Result, VERSION};
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use protobuf::Message as _;
 use protobuf::well_known_types::any::Any;

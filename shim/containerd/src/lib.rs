@@ -40,11 +40,10 @@ use std::os::fd::RawFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
-use bowline_executor::{
-    Doing, Error, InheritedLimits, Kind, Result, VERSION, close_all_but, inherited_fd, leave_behind,
-};
+use bowline_executor::internal::{InheritedLimits, close_all_but, inherited_fd, leave_behind};
+use bowline_executor::{Doing, Error, Kind, Result, VERSION};
 
-use bowline_executor::upgrade::{Handover, read_facts};
+use bowline_executor::internal::upgrade::{Handover, read_facts};
 
 use handover::Handed;
 use invocation::{Action, Invocation};

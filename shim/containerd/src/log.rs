@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use bowline_executor::handover::Fd;
+use bowline_executor::internal::handover::Fd;
 use bowline_log::{LogEvent, quoted};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_executor::internal::{Handed as HandedTasks, InheritedLimits};
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{
-    Config, EventSink, Executor, Folder, Handed as HandedTasks, InheritedLimits, Leave, Result, ShimCgroup, StateDir,
-    serve as run_executor, serve_on,
+    Config, EventSink, Executor, Folder, Leave, Result, ShimCgroup, StateDir, serve as run_executor, serve_on,
 };
 
 use super::handover::{Handed, Kept, Taken};

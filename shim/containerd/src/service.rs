@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bowline_executor::internal::{page_release, parse_process, parse_resources, waits};
 use bowline_executor::{
     Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
-    page_release, parse_process, parse_resources, waits,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;

@@ -10,9 +10,10 @@
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-use bowline_executor::figures::{SandboxFigures, TaskFigures};
-use bowline_executor::housekeeping::Cgroups;
-use bowline_executor::{Error, ExitReport, Kind, Record, Result, Stats};
+use bowline_executor::internal::Record;
+use bowline_executor::internal::figures::{SandboxFigures, TaskFigures};
+use bowline_executor::internal::housekeeping::Cgroups;
+use bowline_executor::{Error, ExitReport, Kind, Result, Stats};
 use bowline_spec::place::PodPlace;
 use tokio::sync::Semaphore;
 

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_executor::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
-use bowline_executor::{HealthStatus, Stats, died_with_shim};
+use bowline_executor::internal::died_with_shim;
+use bowline_executor::internal::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
+use bowline_executor::{HealthStatus, Stats};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 //! Names follow node_exporter and the kubelet: base units, `_total` for counters, and one name for the same figure
 //! whatever its subject. Figures that this host does not measure, and limits that are not set, are left out. Pure.
 
-use bowline_executor::figures::TaskFigures;
+use bowline_executor::internal::figures::TaskFigures;
 use bowline_executor::{ExitReport, HealthStatus, Pressure, Stats, VERSION};
 use jiff::Timestamp;
 

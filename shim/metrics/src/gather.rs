@@ -15,9 +15,10 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::figures::{Figures, SandboxFigures, TaskFigures};
-use bowline_executor::housekeeping::Cgroups;
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, host_units};
+use bowline_executor::internal::figures::{Figures, SandboxFigures, TaskFigures};
+use bowline_executor::internal::host_units;
+use bowline_executor::internal::housekeeping::Cgroups;
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;

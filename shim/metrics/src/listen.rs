@@ -10,7 +10,8 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{BACKLOG, Doing, Error, Kind, Result, StateDir, listen_privately};
+use bowline_executor::internal::{BACKLOG, listen_privately};
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::args::Place;

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::fs;
 
 use bowline_client::spawn;
-use bowline_executor::{VERSION, is_cgroup_v2};
+use bowline_executor::VERSION;
+use bowline_executor::internal::is_cgroup_v2;
 
 use crate::NAME;
 use crate::proto::driver::FingerprintResponse;

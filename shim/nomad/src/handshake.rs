@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Result, listen_privately};
+use bowline_executor::internal::listen_privately;
+use bowline_executor::{Doing, Error, Kind, Result};
 use rustix::fs::Gid;
 use tempfile::NamedTempFile;
 

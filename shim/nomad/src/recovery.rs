@@ -12,8 +12,9 @@ use std::path::PathBuf;
 
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, find_or_adopt};
-use bowline_executor::housekeeping::Cgroups;
-use bowline_executor::{Doing, Error, Kind, Record, Result, proc_stat};
+use bowline_executor::internal::housekeeping::Cgroups;
+use bowline_executor::internal::{Record, proc_stat};
+use bowline_executor::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use bowline_executor::facts::WantedUpgrade;
+use bowline_executor::internal::facts::WantedUpgrade;
 use bowline_executor::{Executor, VERSION};
 
 use crate::calls::{Answer, Call, begin_and_wait, wait_for};

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_executor::facts::Facts;
-use bowline_executor::handover::Fd;
+use bowline_executor::internal::CallersPipe;
+use bowline_executor::internal::facts::Facts;
+use bowline_executor::internal::handover::Fd;
+use bowline_executor::internal::upgrade::{Manager, ManagerPart};
 use bowline_executor::secrets::Secrets;
-use bowline_executor::upgrade::{Manager, ManagerPart};
 use bowline_executor::{
-    Attachment, BegunExec, CallersPipe, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch,
-    Lock, Result, Secret, Target, VERSION, WindowSize,
+    Attachment, BegunExec, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Lock, Result,
+    Secret, Target, VERSION, WindowSize,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;

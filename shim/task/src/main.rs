@@ -9,12 +9,10 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bowline_executor::internal::upgrade::{Handover, READ_FACTS, REFUSED, TAKE_OVER, read_facts};
+use bowline_executor::internal::{EventCounts, close_all_but, inherited_fd};
 use bowline_executor::systemd::Systemd;
-use bowline_executor::upgrade::{Handover, READ_FACTS, REFUSED, TAKE_OVER, read_facts};
-use bowline_executor::{
-    Config, Doing, Error, EventCounts, Executor, Folder, Kind, Result, ShimCgroup, StateDir, close_all_but,
-    inherited_fd, serve, serve_on,
-};
+use bowline_executor::{Config, Doing, Error, Executor, Folder, Kind, Result, ShimCgroup, StateDir, serve, serve_on};
 use bowline_log::LogEvent;
 use bowline_protocol::calls::Handed;
 use bowline_shim::{Entrance, HandedEntrance};
@@ -126,7 +124,7 @@ fn counts(text: &str) -> Option<EventCounts> {
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
     #[cfg(feature = "absent")]
-    tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
+    tracing::warn!("taken for absent: {}", bowline_executor::internal::all_absent().join(" "));
     let arguments = parse(args)?;
     let handover = arguments.facts.map(|facts| Handover::take(facts, arguments.refused.is_some())).transpose()?;
     let (handed, entrance) = match handover {

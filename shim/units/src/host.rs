@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use bowline_executor::internal::{Unit, is_cgroup_v2};
 use bowline_executor::systemd::host::{Answer, HostUnit, Question, Revert, memory_property};
 use bowline_executor::systemd::{Property, Value};
-use bowline_executor::{Doing as _, Error, Kind, Result, Unit, is_cgroup_v2};
+use bowline_executor::{Doing as _, Error, Kind, Result};
 use bowline_spec::unit::{ROOT, parent};
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 

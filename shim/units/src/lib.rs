@@ -14,8 +14,9 @@ mod host;
 pub mod overrides;
 mod systemd;
 
+use bowline_executor::internal::Unit;
 use bowline_executor::systemd::{Property, Request};
-use bowline_executor::{Error, Kind, Result, Unit};
+use bowline_executor::{Error, Kind, Result};
 pub use host::answer;
 use systemd::{NO_SUCH_UNIT, Refusal, Systemd, UNIT_EXISTS, plain, values};
 use tokio::time::Instant;

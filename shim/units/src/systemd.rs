@@ -9,8 +9,9 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
+use bowline_executor::internal::Unit;
 use bowline_executor::systemd::{Property, Value};
-use bowline_executor::{Doing as _, Error, Kind, Result, Unit};
+use bowline_executor::{Doing as _, Error, Kind, Result};
 use tokio::time::{Instant, timeout_at};
 use zbus::connection::Builder;
 use zbus::export::futures_core::Stream as _;

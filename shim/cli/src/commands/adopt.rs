@@ -2,7 +2,8 @@
 
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, Shim, dead, find, find_or_adopt, runs, sandbox, why_not};
-use bowline_executor::{Error, Kind, Record, Result, StateDir};
+use bowline_executor::internal::Record;
+use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::input::each_task::each_of;

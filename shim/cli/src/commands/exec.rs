@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bowline_executor::{ArrivedSignal, Doing, Error, Kind, Result, StateDir};
+use bowline_executor::internal::ArrivedSignal;
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! `gc`: lists and removes orphans.
 
-use bowline_executor::housekeeping::{Cgroups, Left, Outcome, Pods};
+use bowline_executor::internal::housekeeping::{Cgroups, Left, Outcome, Pods};
 use bowline_executor::{Result, StateDir};
 use bowline_spec::place::PODS;
 use serde::Serialize;

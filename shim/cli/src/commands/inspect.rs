@@ -1,10 +1,9 @@
 //! `inspect`: prints everything that is known of a task, as JSON or with a template.
 
-use bowline_executor::housekeeping::{Cgroups, Difference};
-use bowline_executor::network::Connected;
-use bowline_executor::{
-    Doing as _, Error, ExitReport, Health, Kind, Record, Result, SliceEnforcement, StateDir, limits_of,
-};
+use bowline_executor::internal::housekeeping::{Cgroups, Difference};
+use bowline_executor::internal::network::Connected;
+use bowline_executor::internal::{Record, limits_of};
+use bowline_executor::{Doing as _, Error, ExitReport, Health, Kind, Result, SliceEnforcement, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use futures::stream::{self, StreamExt as _};

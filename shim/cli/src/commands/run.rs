@@ -6,9 +6,8 @@ use std::time::Duration;
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, Shim, dead, end_not_known, remove_ended};
-use bowline_executor::{
-    ArrivedSignal, Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy, remove_unwritten,
-};
+use bowline_executor::internal::{ArrivedSignal, remove_unwritten};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, StoppedBy};
 use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use bowline_executor::{Error, Kind, Result, configure};
+use bowline_executor::internal::configure;
+use bowline_executor::{Error, Kind, Result};
 
 use crate::input::description::read;
 use crate::ui::print::say;

@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::{ArrivedSignal, Doing, Kind, Result, report_signal};
+use bowline_executor::internal::{ArrivedSignal, report_signal};
+use bowline_executor::{Doing, Kind, Result};
 use rustix::net::{RecvFlags, recv};
 use tokio::net::UnixStream;
 

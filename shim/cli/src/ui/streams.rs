@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use bowline_client::output_pipe::OutputPipe;
-use bowline_executor::{ATTACHED, Counter, Doing, Error, Folder, Kind, Result, register_fd_for};
+use bowline_executor::internal::{ATTACHED, Counter, register_fd_for};
+use bowline_executor::{Doing, Error, Folder, Kind, Result};
 use jiff::Timestamp;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

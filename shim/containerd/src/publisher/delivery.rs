@@ -4,8 +4,8 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::clock::Moment;
-use bowline_executor::handover::{Fd, bytes};
+use bowline_executor::internal::clock::Moment;
+use bowline_executor::internal::handover::{Fd, bytes};
 use bowline_executor::{Doing as _, Kind};
 use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim::events::ForwardRequest;

@@ -6,8 +6,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use bowline_executor::internal::undo_bundle;
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{Doing, Folder, Kind, Result, layers, undo as undo_folder, undo_bundle};
+use bowline_executor::{Doing, Folder, Kind, Result, layers, undo as undo_folder};
 
 use super::wanted::{Contents, Wanted};
 

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bowline_executor::{Error, Kind, Member, PauseNet, Result};
+use bowline_executor::internal::PauseNet;
+use bowline_executor::{Error, Kind, Member, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;

@@ -14,9 +14,10 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{
-    Doing, Error, Idmap, Kind, LARGEST_CONFIG, PauseNet, PauseProcess, Result, checked_cgroup_path, read_regular_file,
+use bowline_executor::internal::{
+    Idmap, LARGEST_CONFIG, PauseNet, PauseProcess, checked_cgroup_path, read_regular_file,
 };
+use bowline_executor::{Doing, Error, Kind, Result};
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;

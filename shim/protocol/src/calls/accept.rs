@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
-use bowline_executor::spare_fd;
+use bowline_executor::internal::spare_fd;
 use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
 

@@ -15,9 +15,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bowline_executor::clock::Moment;
-use bowline_executor::handover::{Fd, bytes};
-use bowline_executor::{Doing as _, Kind, page_release, waits};
+use bowline_executor::internal::clock::Moment;
+use bowline_executor::internal::handover::{Fd, bytes};
+use bowline_executor::internal::{page_release, waits};
+use bowline_executor::{Doing as _, Kind};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use protobuf::Message as _;

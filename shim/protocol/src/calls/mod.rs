@@ -20,7 +20,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bowline_executor::waits;
+use bowline_executor::internal::waits;
 use protobuf::Message;
 use ttrpc::get_status;
 use ttrpc::proto::{Code, Status};

@@ -5,7 +5,8 @@ use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Kind, Result, waits};
+use bowline_executor::internal::waits;
+use bowline_executor::{Doing, Kind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;

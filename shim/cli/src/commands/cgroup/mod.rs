@@ -6,7 +6,7 @@ mod name;
 
 use std::path::Path;
 
-use bowline_executor::housekeeping::{Cgroups, Configuration, Destroyed, Usage};
+use bowline_executor::internal::housekeeping::{Cgroups, Configuration, Destroyed, Usage};
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::values::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bowline_executor::probe::{self, Cgroups, Hierarchy};
+use bowline_executor::internal::probe::{self, Cgroups, Hierarchy};
 
 use super::fact::{Fact, State};
 use super::setting::setting;

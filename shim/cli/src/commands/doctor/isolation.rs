@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bowline_executor::probe::{self, NamespaceKind};
+use bowline_executor::internal::probe::{self, NamespaceKind};
 
 use super::fact::Fact;
 use super::setting::setting;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bowline_executor::probe;
+use bowline_executor::internal::probe;
 
 use super::fact::Fact;
 use super::setting::setting;
@@ -19,7 +19,11 @@ pub fn facts(root: bool) -> Vec<Fact> {
         facts.extend(names.map(Fact::unknown));
     }
     #[cfg(feature = "absent")]
-    facts.push(Fact::new("taken for absent", super::fact::State::Lacks, bowline_executor::all_absent().join(" ")));
+    facts.push(Fact::new(
+        "taken for absent",
+        super::fact::State::Lacks,
+        bowline_executor::internal::all_absent().join(" "),
+    ));
     facts
 }
 

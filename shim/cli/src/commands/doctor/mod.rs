@@ -2,7 +2,7 @@
 //!
 //!   kernel, cgroup, isolation, tools ─► facts ─► lines or JSON, and an exit code
 //!
-//! Each family of facts has a file; `fact` is what a fact is. Kernel features are really tried, by `bowline_executor::probe`; a fact that only
+//! Each family of facts has a file; `fact` is what a fact is. Kernel features are really tried, by `bowline_executor::internal::probe`; a fact that only
 //! root can find says so. Must not: change the host.
 
 mod cgroup;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bowline_executor::events::Entry;
-use bowline_executor::housekeeping::Difference;
+use bowline_executor::internal::housekeeping::Difference;
 use bowline_executor::{ExitReport, Health, Stats};
 use bowline_spec::Task;
 use jiff::Timestamp;

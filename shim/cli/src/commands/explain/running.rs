@@ -2,7 +2,7 @@
 //!
 //! Pure: facts go in, findings come out. Must not: state anything that is not known.
 
-use bowline_executor::housekeeping::Difference;
+use bowline_executor::internal::housekeeping::Difference;
 use bowline_executor::{HealthStatus, Pressure, Stats};
 
 use super::ended;

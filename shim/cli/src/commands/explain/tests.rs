@@ -1,6 +1,6 @@
 //! Tests of the rules of `explain`, case by case.
 
-use bowline_executor::housekeeping::Difference;
+use bowline_executor::internal::housekeeping::Difference;
 use bowline_executor::{ExitReport, Health, Stats};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 //!
 //! Changes are recorded before they are made, so that a run after a crash knows of them.
 
-use bowline_executor::host_units::{Applied, Held};
-use bowline_executor::housekeeping::Cgroups;
+use bowline_executor::internal::host_units::{Applied, Held};
+use bowline_executor::internal::housekeeping::Cgroups;
 use bowline_executor::systemd::host::{DropIn, HostUnit};
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::host_limits::{Change, Manifest, OnFailure, Service, Slice, UnitName};

@@ -1,7 +1,7 @@
 //! Whether limits that were applied last: a drop-in of somebody else's may win over them once systemd reads its files.
 
-use bowline_executor::host_units::Applied;
-use bowline_executor::is_cgroup_v2;
+use bowline_executor::internal::host_units::Applied;
+use bowline_executor::internal::is_cgroup_v2;
 use bowline_executor::systemd::host::memory_property;
 use bowline_spec::host_limits::{Change, INFINITY, Service, Slice, UnitName};
 use bowline_spec::values::ByteSize;

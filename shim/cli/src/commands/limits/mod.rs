@@ -18,8 +18,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use bowline_executor::housekeeping::runs_systemd;
-use bowline_executor::{Doing, Error, Kind, Result, StateDir, host_units, probe};
+use bowline_executor::internal::housekeeping::runs_systemd;
+use bowline_executor::internal::{host_units, probe};
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::host_limits::{self, Manifest, OnFailure, Parsed};
 
 use self::bus::Bus;

@@ -1,7 +1,8 @@
 //! `limits show`: compares the wanted limits with those in force.
 
+use bowline_executor::internal::host_units;
 use bowline_executor::systemd::host::HostUnit;
-use bowline_executor::{Result, StateDir, host_units};
+use bowline_executor::{Result, StateDir};
 use bowline_spec::host_limits::{Change, INFINITY, Manifest, UnitName};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! `limits track` and `limits untrack`: choose the host's units whose figures are among the metrics.
 
-use bowline_executor::host_units::{self, Held, Tracked};
+use bowline_executor::internal::host_units::{self, Held, Tracked};
 use bowline_executor::systemd::host::HostUnit;
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::host_limits::UnitName;

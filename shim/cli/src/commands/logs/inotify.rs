@@ -6,7 +6,8 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use bowline_executor::{Doing, Folder, Kind, Owner, Record, Result};
+use bowline_executor::internal::{Owner, Record};
+use bowline_executor::{Doing, Folder, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;

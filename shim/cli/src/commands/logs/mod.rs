@@ -9,7 +9,8 @@ mod files;
 mod inotify;
 mod print;
 
-use bowline_executor::{Doing as _, Error, Folder, Kind, LogFiles, LogLine, LogStream, Record, Result, StateDir};
+use bowline_executor::internal::{LogFiles, LogLine, Record};
+use bowline_executor::{Doing as _, Error, Folder, Kind, LogStream, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use tokio::runtime::Handle;

@@ -1,6 +1,7 @@
 //! Prints lines of a log to our stdout and stderr, byte for byte as the task wrote them and in the same order.
 
-use bowline_executor::{Doing, Kind, LogLine, LogStream, Result};
+use bowline_executor::internal::LogLine;
+use bowline_executor::{Doing, Kind, LogStream, Result};
 use jiff::Timestamp;
 
 use crate::ui::print::complain;

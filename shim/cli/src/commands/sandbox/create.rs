@@ -2,7 +2,8 @@
 
 use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
-use bowline_executor::{Error, Kind, Result, SandboxRecord, ShimCgroup, StateDir};
+use bowline_executor::internal::SandboxRecord;
+use bowline_executor::{Error, Kind, Result, ShimCgroup, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};

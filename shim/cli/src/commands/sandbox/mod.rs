@@ -8,7 +8,8 @@ mod inspection;
 mod rm;
 
 use bowline_client::spawn::Programs;
-use bowline_executor::{Folder, Kind, Result, StateDir, network};
+use bowline_executor::internal::network;
+use bowline_executor::{Folder, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use self::inspection::{Inspection, examine, warn};

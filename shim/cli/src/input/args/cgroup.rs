@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use bowline_executor::checked_cgroup_path;
+use bowline_executor::internal::checked_cgroup_path;
 use bowline_spec::budget::Class;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};

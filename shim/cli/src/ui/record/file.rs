@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_executor::events::Entry;
-use bowline_executor::{Doing, Error, ExitReport, Kind, Record, Result, Stats, VERSION};
+use bowline_executor::internal::Record;
+use bowline_executor::{Doing, Error, ExitReport, Kind, Result, Stats, VERSION};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

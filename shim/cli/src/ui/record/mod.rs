@@ -14,7 +14,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_executor::events::{Entry, Reader};
-use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats, died_with_shim};
+use bowline_executor::internal::died_with_shim;
+use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;

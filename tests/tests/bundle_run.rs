@@ -383,5 +383,12 @@ fn a_task_whose_bundle_has_gone_gets_a_new_shim() {
     fs::remove_dir_all(&folder).expect("ours");
     task.crash_shim();
     assert_eq!(task.bowline("exec", ["--", "sh", "-c", "echo $A"]).assert_code(0).out(), "x");
+    // What it was made from is known by the copy alone.
+    task.crash_shim();
+    let (copy, aside) = (task.file("config.json"), host.work().join("config.json"));
+    fs::copy(&copy, &aside).expect("ours");
+    fs::remove_file(&copy).expect("ours");
+    task.bowline("adopt", []).assert_refused(125, &["take over", "`config.json`"]);
+    fs::copy(&aside, &copy).expect("ours");
     task.end();
 }

@@ -3,6 +3,7 @@
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Ran, Task, eventually, only_v2};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const IDLE: &str = "exec sleep 1000";
@@ -257,8 +258,10 @@ fn a_shim_that_died_and_gets_no_successor() {
     let parts = ["its shim died before it", "may still run", "no new shim can", "cgroup is gone"];
     assert_says(&finding(&found, "shim_died"), "cause", &parts);
     change_record(&task, "/cgroup", cgroup);
-    // It has no init any more, as far as the record tells.
-    change_record(&task, "/pid_started", 1.into());
+    // Its init has gone, and another process has its pid.
+    kill_process(Pid::from_raw(task.pid()).expect("a pid"), Signal::KILL).expect("it lives");
+    eventually("it has ended", || task.processes().is_empty().then_some(()));
+    change_record(&task, "/pid", std::process::id().into());
     let found = explained(&task);
     assert_eq!(found["status"], "exited");
     let sentence = finding(&found, "shim_died");

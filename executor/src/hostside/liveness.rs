@@ -48,15 +48,33 @@ impl Record {
     /// Whether something of the task may live: its init, or what is in its cgroup, where that has a pid namespace of its own
     /// and so ends with init.
     pub fn may_run(&self) -> bool {
-        let has_own_pids =
-            self.sandbox.is_none() && self.task.as_ref().is_some_and(|task| task.namespaces.pid.is_none());
-        let lives =
-            |pid: i32| proc_stat::read(pid).is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| !stat.ends()));
-        let is_in_use = |layout: &Layout| {
+        let is_used = |layout: &Layout| {
             let cgroup = self.cgroup_without_init(layout).ok().flatten();
-            cgroup.is_some_and(|cgroup| layout.processes(&cgroup).into_iter().any(lives))
+            cgroup.is_some_and(|cgroup| is_in_use(layout, &cgroup))
         };
-        self.runs() || has_own_pids && cgroup::detect().is_ok_and(|layout| is_in_use(&layout))
+        self.runs() || self.has_own_pids() && cgroup::detect().is_ok_and(|layout| is_used(&layout))
+    }
+
+    fn has_own_pids(&self) -> bool {
+        self.sandbox.is_none() && self.task.as_ref().is_some_and(|task| task.namespaces.pid.is_none())
+    }
+
+    /// Why `pid` and `pid_started` cannot be those of the task's init, by what is in its cgroup. What init has left in its pid
+    /// namespace ends a moment after it.
+    pub(crate) fn misnames_init(&self, layout: &Layout, cgroup: &Cgroup, init: Option<&Live>) -> Option<String> {
+        let (pid, started) = self.pid.zip(self.pid_started)?;
+        match init {
+            Some(_) => {
+                let is_stranger = layout.member(cgroup, pid).is_none() && lives(pid);
+                is_stranger.then(|| format!("process {pid}, which `pid` in its record names, is not in its cgroup"))
+            }
+            None if !is_in_use(layout, cgroup) => None,
+            None if self.has_own_pids() => Some(format!(
+                "no process is the init that `pid` and `pid_started` in its record name, {pid} and {started}, \
+                 and others in its pid namespace live"
+            )),
+            None => self.reused_pid().map(|why| format!("{why}, by `pid_started`, and others in its cgroup live")),
+        }
     }
 
     /// Whether the task's init is not there by the number in the record, but lives where this process cannot see it, or
@@ -101,6 +119,14 @@ impl Record {
         // A path that is no cgroup's is of no task.
         Ok(layout.open(&self.cgroup).ok().flatten().filter(is_its))
     }
+}
+
+fn lives(pid: i32) -> bool {
+    proc_stat::read(pid).is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| !stat.ends()))
+}
+
+fn is_in_use(layout: &Layout, cgroup: &Cgroup) -> bool {
+    layout.processes(cgroup).into_iter().any(lives)
 }
 
 impl SandboxRecord {

@@ -77,6 +77,11 @@ pub fn read_once(path: &Path, folder: &Folder) -> Result<Configuration> {
     }
 }
 
+/// Whether `folder` has the copy that [`read_once`] makes.
+pub fn has_copy(folder: &Folder) -> bool {
+    folder.file(CONFIG).exists()
+}
+
 /// The limits of the copy that [`read_once`] has made in `folder`, without the types of the whole configuration, which the
 /// command line need not have.
 ///

@@ -146,7 +146,7 @@ impl Supervisor {
             (last, init)
         });
         self.tell(task, Event::Oom { kills, last, init });
-        self.remember(task);
+        task.remember();
         self.tell_manager(task, || ManagerEvent::OutOfMemory);
         if let Some(action) = task.oom_action() {
             self.tell(task, Event::Watch { finding: Finding::Oom { kills }, action, failed: None });

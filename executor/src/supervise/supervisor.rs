@@ -396,7 +396,11 @@ impl Supervisor {
             // Failing to charge the shim must never affect a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
-        // The launch is over, and the shim may be idle for days.
+        self.may_be_idle();
+    }
+
+    /// Gives back memory that a launch or a takeover has needed: the shim may be idle for days.
+    pub(super) fn may_be_idle(&self) {
         page_release::left();
         if self.config.only_a_shim {
             page_release::let_go_of_code();
@@ -474,7 +478,7 @@ impl Supervisor {
         let now = Moment::now();
         let plan = StopPlan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
         let done = self.stop_executed(&task, plan, now);
-        self.remember(&task);
+        task.remember();
         self.changed.notify_one();
         done
     }

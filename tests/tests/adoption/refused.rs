@@ -73,6 +73,45 @@ fn a_record_of_another_init_or_another_boot_ends_nothing() {
     host.assert_nothing_left_without_rm();
 }
 
+/// When a process started, in ticks since boot: field 22 of its stat (proc_pid_stat(5)).
+fn started(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19));
+    fields.and_then(|ticks| ticks.parse().ok()).expect("a number")
+}
+
+/// A process that is not the task's is not taken for its init, and where the record names none the task is left alone.
+#[test]
+fn a_record_that_names_another_init_is_refused() {
+    let host = Host::new();
+    for init in ["false", "true"] {
+        let task = host.task("exec sleep 1000").toml(&format!("init = {init}")).start();
+        let (pid, whole) = (task.pid(), read(&task.file("task.json")));
+        task.kill_shim(task.shim_pid());
+        let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let its = stranger.id().cast_signed();
+        let dead = i32::MAX / 2;
+        for (named, [pid, started]) in [
+            ("`pid`", [json!(its), json!(started(its))]),
+            ("`pid_started`", [json!(its), json!(1)]),
+            ("`pid`", [json!(dead), json!(1)]),
+        ] {
+            task.change_record(|record| (record["pid"], record["pid_started"]) = (pid, started));
+            let id = task.id();
+            for args in [&["adopt", id][..], &["exec", id, "--", "true"], &["kill", "--signal=USR1", id], &["wait", id]]
+            {
+                host.bowline(args).assert_refused(125, &["take over", named]);
+            }
+        }
+        assert!(stranger.try_wait().expect("a child").is_none() && process_exists(pid));
+        stranger.kill().expect("it lives");
+        stranger.wait().expect("a child");
+        fs::write(task.file("task.json"), &whole).expect("ours");
+        task.bowline("adopt", []).assert_code(0);
+        task.end();
+    }
+}
+
 /// Others of its sandbox have a new shim, and it is told so.
 #[test]
 fn a_member_that_no_shim_can_take_over_is_named() {

@@ -1,9 +1,10 @@
 //! What a shim has done, or has heard of, is known to the one that takes over from it.
 
 use std::fs;
+use std::time::Duration;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, process_exists};
+use bowline_tests::harness::{eventually, process_exists, storm};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -51,4 +52,39 @@ fn a_record_that_the_disk_has_refused_is_written_after_an_upgrade_too() {
     eventually("the record names it", || (recorded() == second).then_some(()));
     bowline(&["rm", "-f", &id]).assert_code(0);
     drop(disk);
+}
+
+#[test]
+fn a_timeout_comes_though_a_stop_is_pending() {
+    let host = Host::new();
+    let task = host.task("trap '' TERM; echo ready; while :; do sleep 0.1; done").flag("--timeout=1h").start();
+    task.wait_for_line("ready");
+    let stop = host.spawn(["stop", "--grace=50s", task.id()]);
+    eventually("it is asked to end", || (task.status() == "stopping").then_some(()));
+    task.crash_shim();
+    task.bowline("adopt", []).assert_code(0);
+    let facts = task.bowline("inspect", ["--facts"]).assert_code(0).json();
+    assert!(!facts["tasks"][task.id()]["times_out_at"].is_null(), "{facts}");
+    task.end();
+    drop(stop);
+}
+
+/// Whatever the moment at which the shim dies.
+#[test]
+fn storm_what_is_sent_is_recorded_first() {
+    let host = Host::new();
+    storm(6, |round| {
+        let task = host.task("trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done").start();
+        task.wait_for_line("ready");
+        let shim = Pid::from_raw(task.shim_pid()).expect("a pid");
+        let stop = host.spawn(["stop", if round % 2 == 0 { "--grace=50s" } else { "--grace=0" }, task.id()]);
+        // Any moment of what it takes.
+        std::thread::sleep(Duration::from_micros(1000 + 150 * (round as u64 % 25)));
+        // It may have left already.
+        let _ = kill_process(shim, Signal::KILL);
+        drop(stop.finish());
+        let report = task.wait();
+        assert_eq!(report["stopped_by"], "request", "round {round}: {report:?}");
+        task.bowline("rm", []).assert_code(0);
+    });
 }

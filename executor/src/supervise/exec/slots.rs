@@ -175,6 +175,7 @@ impl ExecSlots {
     pub fn take_over(&mut self) -> Left {
         let size = self.path.symlink_metadata().map_or(0, |file| (file.len() as usize / STEP * STEP).min(MOST));
         if size == 0 {
+            tracing::warn!(path = %self.path.display(), "missing or empty: no exec is known any more");
             return Left::default();
         }
         match self.mapped(size, &mut File::options()) {
@@ -188,6 +189,9 @@ impl ExecSlots {
         let mut kept: BTreeMap<u64, (KeptExec, usize)> = BTreeMap::new();
         for at in (SLOT..*size).step_by(SLOT) {
             let Some(exec) = read(map, at) else {
+                if map.load(at) != 0 {
+                    tracing::warn!(at, "an exec is not known any more: its slot is torn");
+                }
                 map.store(at, 0);
                 continue;
             };

@@ -31,10 +31,12 @@ use crate::disk::folder::{EventCounts, Folder, Lock, Record};
 use crate::facts::TaskFacts;
 use crate::hostside::liveness::UNSEEN;
 use crate::lifecycle::sandbox::Trigger;
-use crate::lifecycle::{Status, shim};
+use crate::lifecycle::shim;
+use crate::oci::bundle;
 use crate::oci::bundle_task::Configured;
 use crate::output::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
 use crate::output::log::{self, LogFiles};
+use crate::output::report::StoppedBy;
 use crate::process::inheritance;
 use crate::rights::claimed_uid;
 use crate::start::cloning::Live;
@@ -159,6 +161,12 @@ impl Supervisor {
             let hint = format!("run the command where the task was started; if there is none there either, {removed}");
             return Err(refused("its cgroup is gone, or another one has its path").hint(hint));
         }
+        if let Some(cgroup) = &cgroup {
+            self.check_init(&record, cgroup, init.as_ref()).await.map_err(|why| by_anyone(&why))?;
+        }
+        if record.bundle().is_some() && !bundle::has_copy(&folder) {
+            return Err(by_anyone("its folder lacks `config.json`, the copy of its bundle's"));
+        }
         if let Some(shims) = record.unit.as_ref().and_then(|unit| unit.of_shim_too()) {
             self.overhead.be_unit(&self.layout, shims);
         }
@@ -189,6 +197,28 @@ impl Supervisor {
         self.go_on_with(&task);
         if in_launch && let Err(error) = self.settle_start(&task).await {
             tracing::error!(%error, "the launch that the shim before began has failed");
+        }
+        Ok(())
+    }
+
+    /// Checks that a record names the task's init, or one that has ended.
+    ///
+    /// # Errors
+    /// Why it does not.
+    async fn check_init(
+        &self,
+        record: &Record,
+        cgroup: &Cgroup,
+        init: Option<&Live>,
+    ) -> std::result::Result<(), String> {
+        let give_up = Moment::now().after(ENDS_WITHIN);
+        let mut wait = Duration::from_micros(200);
+        while let Some(why) = record.misnames_init(&self.layout, cgroup, init) {
+            if init.is_some() || Moment::now() > give_up {
+                return Err(why);
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(Duration::from_millis(50));
         }
         Ok(())
     }
@@ -276,7 +306,7 @@ impl Supervisor {
     fn note_what_is_due(&self, task: &Task) {
         self.note_kills_before(task);
         self.note_exec_groups(task);
-        if task.status() != Status::Stopping {
+        if task.facts.read(|facts| facts.history.stopped_by != Some(StoppedBy::Timeout)) {
             task.note_timeout();
         }
         task.note_checks();
@@ -302,6 +332,9 @@ fn live_inits(members: &[Folder]) -> Result<Vec<i32>> {
 fn is_final(error: &Error) -> bool {
     matches!(error.kind(), Kind::WrongState | Kind::Damaged | Kind::NotFound)
 }
+
+/// How long what is in a pid namespace may take to end with its init.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long somebody may have a member's lock alone. Whoever looks at whose it is has it for a moment, and whoever removes
 /// the member until its processes have ended.

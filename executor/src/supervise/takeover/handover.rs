@@ -225,6 +225,7 @@ impl Supervisor {
     pub fn go_on_waiting(self: &Rc<Self>) {
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
         tasks.iter().for_each(|task| self.go_on_with(task));
+        self.may_be_idle();
         let Some(sandbox) = self.sandbox() else { return };
         if sandbox.facts.read(|facts| facts.record.whole.is_some()) {
             self.record_sandbox_at_last(&sandbox);

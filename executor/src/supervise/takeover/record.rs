@@ -26,20 +26,33 @@ use crate::waits;
 const FIRST_TRY: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-impl Supervisor {
+impl Task {
     /// Writes down what a later shim cannot find out by itself, should this one die.
-    pub(crate) fn remember(&self, task: &Task) {
+    pub(crate) fn remember(&self) {
         let lives_on = |facts: &TaskFacts| match facts.life {
             Life::Running | Life::Paused | Life::Stopping(_) => true,
             // Not of a launch that is given up.
             Life::Killing(_) => facts.record.started_at.is_some(),
             _ => false,
         };
-        if task.facts.read(|facts| lives_on(facts) && facts.record.outlives_shim()) {
-            self.keep_record(task);
+        let is_news =
+            |facts: &TaskFacts| facts.record.history.as_deref().cloned().unwrap_or_default() != facts.lasting();
+        if self.facts.read(|facts| lives_on(facts) && facts.record.outlives_shim() && is_news(facts)) {
+            self.keep_record();
         }
     }
 
+    /// Writes the record as it is now, as far as the disk takes it.
+    pub(crate) fn keep_record(&self) {
+        if let Err(error) = self.write_record() {
+            tracing::error!(%error, "the record lacks what became of the task");
+            // The next change writes all of it.
+            self.facts.update_silently(|facts| facts.record.history = None);
+        }
+    }
+}
+
+impl Supervisor {
     /// Writes the record of a sandbox that was taken over, now or once the disk takes it.
     pub(crate) fn record_sandbox_at_last(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
         match sandbox.keep_record() {

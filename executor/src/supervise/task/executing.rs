@@ -71,7 +71,7 @@ impl Supervisor {
             if let Err(error) = task.apply(&supervisor.layout, Trigger::Stop(plan, Moment::now())) {
                 tracing::error!(%error, id = %task.id, "cannot stop a task");
             }
-            supervisor.remember(&task);
+            task.remember();
             supervisor.changed.notify_one();
         });
         Ok(())
@@ -79,17 +79,9 @@ impl Supervisor {
 
     /// Sends a signal to init, or to all processes, once the program is executed.
     pub(crate) fn signal_executed(self: &Rc<Self>, task: &Rc<Task>, signal: Signal, all: bool) -> Result<()> {
-        let send = move |supervisor: &Supervisor, task: &Rc<Task>| {
-            let sent = || task.facts.read(|facts| facts.history.sent.len());
-            let before = sent();
-            let done = match all {
-                true => task.signal_all(&supervisor.layout, signal),
-                false => task.signal(&supervisor.layout, signal),
-            };
-            if sent() != before {
-                supervisor.remember(task);
-            }
-            done
+        let send = move |supervisor: &Supervisor, task: &Rc<Task>| match all {
+            true => task.signal_all(&supervisor.layout, signal),
+            false => task.signal(&supervisor.layout, signal),
         };
         if signal == Signal::KILL || !task.is_executing() {
             return send(self, task);

@@ -127,7 +127,7 @@ impl Supervisor {
         }
         // Not after each check: one that succeeds again changes nothing that counts.
         if (now, failing_streak) != (before, streak_before) {
-            self.remember(task);
+            task.remember();
         }
         if now == before {
             return;

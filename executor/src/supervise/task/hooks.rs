@@ -85,7 +85,7 @@ impl Supervisor {
             tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
         }
         if task.facts.update(|facts| facts.record.poststop.take()).is_some() {
-            self.keep_record(task);
+            task.keep_record();
         }
     }
 

@@ -152,7 +152,7 @@ impl Supervisor {
         task.handles.borrow_mut().held = held;
         task.facts.update(|facts| facts.restored = restored);
         self.watch_oom_of_unit(&task);
-        self.keep_record(&task);
+        task.keep_record();
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || ManagerEvent::Created { pid });
         self.run_to_end(&task);
@@ -200,7 +200,7 @@ impl Supervisor {
     fn record_init(&self, task: &Task) {
         let is_known = task.facts.read(|facts| facts.record.outlives_shim());
         if is_known && task.filter.as_ref().is_none_or(|filter| filter.listener.is_none()) {
-            self.keep_record(task);
+            task.keep_record();
         }
     }
 
@@ -218,7 +218,7 @@ impl Supervisor {
             facts.record.started_at = Some(Timestamp::now());
             facts.record.workload_pid = workload_pid;
         });
-        self.keep_record(task);
+        task.keep_record();
         if task.facts.read(|facts| facts.record.durable) {
             let task = task.clone();
             waits::work("a sync of the record", Some(task.id.clone()), async move {
@@ -228,12 +228,6 @@ impl Supervisor {
             });
         }
         self.tell_launched(task);
-    }
-
-    pub(crate) fn keep_record(&self, task: &Task) {
-        if let Err(error) = task.write_record() {
-            tracing::error!(%error, "the record lacks what became of the task");
-        }
     }
 
     pub(crate) fn run_to_end(self: &Rc<Self>, task: &Rc<Task>) {

@@ -393,11 +393,13 @@ impl Task {
         if signal == Signal::KILL || self.is_held_from(signal) {
             return self.signal(layout, signal);
         }
+        self.will_send(signal.number());
         self.with_cgroup(|c| layout.signal(c, signal.number()))?;
         Ok(())
     }
 
     fn send(&self, signal: i32) -> Result<()> {
+        let is_first = self.will_send(signal);
         let sent = {
             let handles = self.handles.borrow();
             let init = handles.init.as_ref().ok_or_else(|| self.has_exited())?;
@@ -407,12 +409,20 @@ impl Task {
         };
         match sent {
             // Ended already, and not yet reaped.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-            outcome => {
-                self.facts.update(|facts| facts.history.sent.insert(signal));
-                outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                self.facts.update(|facts| is_first && facts.history.sent.remove(&signal));
+                Ok(())
             }
+            outcome => outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id)),
         }
+    }
+
+    /// Notes that init is sent `signal`, for a later shim too: should this one die in between, it was this one's. Returns
+    /// whether it is the first such signal.
+    fn will_send(&self, signal: i32) -> bool {
+        let is_first = self.facts.update(|facts| facts.history.sent.insert(signal));
+        self.remember();
+        is_first
     }
 
     /// Kills everything in the task's cgroup repeatedly, until it is empty.

@@ -110,7 +110,7 @@ impl Supervisor {
             if task.facts.update_silently(|facts| facts.history.watched.high.rule.exceeded(events, above)) {
                 task.rest(|watched| &mut watched.high.due);
                 self.found(task, Finding::MemoryHigh { events, above }, action);
-                self.remember(task);
+                task.remember();
                 continue;
             }
             if !file.changed().await {
@@ -148,7 +148,7 @@ impl Supervisor {
             };
             task.rest(due);
             self.found(task, resource.waited_for(exceeded), watch.action);
-            self.remember(task);
+            task.remember();
         }
     }
 
@@ -174,7 +174,7 @@ impl Supervisor {
                 }
             }
             if task.facts.read(|facts| facts.history.watched.memory.rule != before) {
-                self.remember(task);
+                task.remember();
             }
         }
     }
@@ -195,7 +195,7 @@ impl Supervisor {
                 self.found(task, Finding::Throttled { usec, above_usec, every_usec }, watch.action);
             }
             if changed {
-                self.remember(task);
+                task.remember();
             }
         }
     }
@@ -220,7 +220,7 @@ impl Supervisor {
                 task.facts.update_silently(|facts| facts.history.watched.processes.rule.twice(strays))
             {
                 self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action);
-                self.remember(task);
+                task.remember();
             }
         }
     }

@@ -2,7 +2,7 @@
 //! against their reports and the kernel's counters.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Task, eventually, only_v2};
+use bowline_tests::harness::{Ran, Task, eventually, only_v2, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -250,6 +250,7 @@ fn change_record(task: &Task<'_>, at: &str, to: Value) {
 fn a_shim_that_died_and_gets_no_successor() {
     let host = Host::new();
     let task = host.task(IDLE).start();
+    let init = task.pid();
     task.kill_shim(task.shim_pid());
     let cgroup = serde_json::from_str::<Value>(&task.log("task.json")).expect("JSON")["cgroup"].clone();
     change_record(&task, "/cgroup", "/bowline".into());
@@ -259,8 +260,8 @@ fn a_shim_that_died_and_gets_no_successor() {
     assert_says(&finding(&found, "shim_died"), "cause", &parts);
     change_record(&task, "/cgroup", cgroup);
     // Its init has gone, and another process has its pid.
-    kill_process(Pid::from_raw(task.pid()).expect("a pid"), Signal::KILL).expect("it lives");
-    eventually("it has ended", || task.processes().is_empty().then_some(()));
+    kill_process(Pid::from_raw(init).expect("a pid"), Signal::KILL).expect("it lives");
+    eventually("it has ended", || (!process_exists(init)).then_some(()));
     change_record(&task, "/pid", std::process::id().into());
     let found = explained(&task);
     assert_eq!(found["status"], "exited");

@@ -76,7 +76,10 @@ fn records_for_the_shim_that_comes_after_a_death() {
         let record: Record = record::parse(&text, &file).unwrap_or_else(|error| panic!("{error}"));
         // It has all that a shim needs, but is of another boot than this one.
         let adoptable = record.adoptable();
-        assert!(adoptable.is_ok() || adoptable == Err("it is of an earlier boot of this host"), "{adoptable:?}");
+        assert!(
+            adoptable.is_ok() || adoptable == Err("it is of an earlier boot of this host, by `identity` in its record"),
+            "{adoptable:?}"
+        );
         assert_read(&file, &text, &record);
     }
     for file in kept("sandbox.json") {

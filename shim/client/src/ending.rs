@@ -61,17 +61,26 @@ pub async fn stop(
 ) -> Result<ExitReport> {
     let grace = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
     let folder = &pinned(folder, id)?;
-    let (mut was_asked, mut until_launched) = (false, 0..4 * POLLS);
+    // Whether it was being launched when it was asked to end: that is what its record cannot tell once it is removed.
+    let (mut was_asked, mut until_launched) = (None, 0..4 * POLLS);
     loop {
-        let mut shim = match find_or_adopt(folder, id, programs).await? {
+        let found = match find_or_adopt(folder, id, programs).await {
+            // Its launch was given up for this, and has been undone.
+            Err(error) if was_asked == Some(true) && error.kind() == Kind::NotFound => return Err(given_up(id)),
+            found => found?,
+        };
+        let mut shim = match found {
             Presence::Live(shim) => shim,
             // The task has already ended.
             Presence::Exited(report) if report.shim_died => return Err(end_not_known(id, &report)),
             Presence::Exited(report) => return Ok(*report),
-            Presence::Dead | Presence::Starting if was_asked && never_started(folder) => return Err(given_up(id)),
+            Presence::Dead | Presence::Starting if was_asked == Some(true) && never_started(folder) => {
+                return Err(given_up(id));
+            }
             Presence::Dead => return Err(dead(folder, id)),
             Presence::Starting => return Err(starting(id)),
         };
+        let in_launch = never_started(folder);
         let asked = shim.stop(signal.map(Signal::number), grace).await;
         if let Err(error) = &asked
             && error.kind() == Kind::Unavailable
@@ -86,9 +95,9 @@ pub async fn stop(
             sleep(BETWEEN_POLLS).await;
             continue;
         }
-        was_asked |= asked.is_ok();
+        was_asked = was_asked.or(asked.is_ok().then_some(in_launch));
         let waited = shim.wait_answering().await;
-        if waited.is_err() && was_asked && never_started(folder) {
+        if waited.is_err() && was_asked == Some(true) && never_started(folder) {
             return Err(given_up(id));
         }
         // The task may have ended by itself, and its shim with it, before the request.

@@ -9,6 +9,7 @@
 //! is counted in polls, so that a slow machine slows the client as much as the shim. A shim that waits for a processor,
 //! a disk or a tracer counts as not answering only after `MOST` polls.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use bowline_executor::internal::proc_stat::{self, ProcStat};
@@ -85,30 +86,59 @@ impl Patience<'_> {
     }
 }
 
-/// The pid of a living shim, and the letter of its state (proc_pid_stat(5)).
-struct State(i32, String);
+/// The pid of a living shim, or of whoever has its folder's lock until there is one, and the letter of its state
+/// (proc_pid_stat(5)).
+struct State {
+    pid: i32,
+    is_shim: bool,
+    letter: String,
+}
 
 impl State {
     /// Whether it runs, or waits for a processor or a disk, or for a tracer: strace stops it at each of its calls.
     fn is_at_work(&self) -> bool {
-        matches!(&*self.1, "R" | "t") || self.1 == "D" && !is_frozen(self.0)
+        match &*self.letter {
+            "R" | "t" => true,
+            "D" => !is_frozen(self.pid),
+            // Who has the lock may sleep until the new shim answers.
+            _ => !self.is_shim && !self.is_stopped(),
+        }
     }
 
     fn is_stopped(&self) -> bool {
-        self.1 == "T"
+        self.letter == "T"
+    }
+
+    fn of(pid: i32, is_shim: bool) -> Option<State> {
+        let stat = proc_stat::read(pid)?;
+        let stat = ProcStat::parse(&stat).filter(|stat| !stat.ends())?;
+        Some(State { pid, is_shim, letter: stat.state().to_owned() })
     }
 }
 
-/// The process state of the shim; `None` if it has recorded no pid yet or has ended: one that takes its task over may be
-/// about to answer.
+/// The process state of the shim, or else of whoever has the folder's lock, such as a command that starts another shim;
+/// `None` where neither is known: one that takes the task over may be about to answer.
 fn state_of(folder: &Folder) -> Option<State> {
-    let pid = match folder.record() {
-        Ok(Some(record)) => record.shim_pid,
-        _ => folder.sandbox().ok()??.shim_pid?,
+    let shim = match folder.record() {
+        Ok(Some(record)) => Some(record.shim_pid),
+        _ => folder.sandbox().ok().flatten().and_then(|record| record.shim_pid),
     };
-    let stat = proc_stat::read(pid)?;
-    let stat = ProcStat::parse(&stat).filter(|stat| !stat.ends())?;
-    Some(State(pid, stat.state().to_owned()))
+    let shim = shim.and_then(|pid| State::of(pid, true));
+    shim.or_else(|| State::of(locker(folder)?, false))
+}
+
+/// The process that has taken the lock of `folder`: proc_locks(5).
+fn locker(folder: &Folder) -> Option<i32> {
+    let lock = std::fs::metadata(folder.file("lock")).ok()?;
+    let (major, minor) = (rustix::fs::major(lock.dev()), rustix::fs::minor(lock.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", lock.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
+    let pid_of = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.contains(&file.as_str()).then(|| words.get(4)?.parse().ok()).flatten()
+    };
+    locks.lines().filter(|line| line.contains("FLOCK")).find_map(pid_of)
 }
 
 /// The error for a task or sandbox `id` whose shim is not answering.

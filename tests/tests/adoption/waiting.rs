@@ -133,3 +133,23 @@ fn attach_goes_on_though_the_next_shim_dies_before_it_answers() {
     touch(program, "end");
     attached.finish().assert_code(7);
 }
+
+/// Such as one that wanted to take the task over, and was stopped.
+#[test]
+fn who_has_the_lock_and_is_stopped_keeps_no_reader_waiting() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    task.kill_shim(task.shim_pid());
+    let mut command = host.command("flock");
+    command.arg(task.file("lock")).args(["sh", "-c", "echo locked; exec sleep 1000"]);
+    let holder = host.spawn_command(command);
+    holder.wait_for_out("locked");
+    holder.signal(Signal::STOP);
+    let listed = host.bowline(["ps", "-a"]).assert_code(0).out();
+    assert!(listed.contains("not answering"), "{listed}");
+    task.bowline("inspect", []).assert_refused(125, &["not answering"]);
+    holder.signal(Signal::CONT);
+    drop(holder);
+    task.bowline("adopt", []).assert_code(0);
+    task.end();
+}

@@ -158,7 +158,7 @@ impl Record {
         }
         match self.identity.as_ref().map(CgroupIdentity::is_of_this_boot) {
             Some(true) => Ok(()),
-            Some(false) => Err("it is of an earlier boot of this host"),
+            Some(false) => Err("it is of an earlier boot of this host, by `identity` in its record"),
             None => Err("its record has no `identity` of its cgroup"),
         }
     }

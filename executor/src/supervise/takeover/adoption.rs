@@ -159,7 +159,10 @@ impl Supervisor {
         if init.is_some() && cgroup.is_none() {
             let removed = folder.removal_hint();
             let hint = format!("run the command where the task was started; if there is none there either, {removed}");
-            return Err(refused("its cgroup is gone, or another one has its path").hint(hint));
+            return Err(refused(
+                "its cgroup is gone, or another one has its path, by `cgroup` and `identity` in its record",
+            )
+            .hint(hint));
         }
         if let Some(cgroup) = &cgroup {
             self.check_init(&record, cgroup, init.as_ref()).await.map_err(|why| by_anyone(&why))?;

@@ -144,7 +144,8 @@ pub mod internal {
     pub use crate::waits;
     pub use crate::waits::clock;
     pub use bowline_cgroup::{
-        Unit, checked_path as checked_cgroup_path, is_v2 as is_cgroup_v2, join_existing as join_cgroup,
+        Unit, checked_path as checked_cgroup_path, is_ours as is_our_cgroup, is_v2 as is_cgroup_v2,
+        join_existing as join_cgroup,
     };
     #[cfg(feature = "absent")]
     pub use bowline_sys::all_absent;

@@ -75,7 +75,9 @@ pub fn joint(sandbox: &Sandbox, shares: &[Share], memory_qos: Option<MemoryQos>)
             };
             let (_, made) = kubelet::joint(&needs, &settings);
             let swap = sandbox.memory.swap.and_then(at).map(ByteSize::as_u64).filter(|_| made.memory.is_some());
-            Joint { cpus: sandbox.cpu.cpuset.clone(), mems: sandbox.cpu.mems.clone(), swap, ..made }
+            // Without a limit of all members a period has its effect by what others limit.
+            let period_us = made.period_us.or(sandbox.cpu.period.map(|_| settings.period_us));
+            Joint { cpus: sandbox.cpu.cpuset.clone(), mems: sandbox.cpu.mems.clone(), swap, period_us, ..made }
         }
     };
     for member in &members {
@@ -190,6 +192,8 @@ mod tests {
         assert_eq!((members.quota_us, members.memory, members.pids), (Some(50_000), Some(1 << 30), Some(9)));
         let pod = of("budget = 'pod'\npids = 9");
         assert_eq!((pod.quota_us, pod.memory, pod.pids), (Some(50_000), Some(96 << 20), Some(9)));
+        let unlimited = joint("budget = 'pod'\ncpu.period = '50ms'", &[share("one", None, "")]).unwrap().1;
+        assert_eq!((unlimited.quota_us, unlimited.period_us), (None, Some(50_000)));
     }
 
     #[test]

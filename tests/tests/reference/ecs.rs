@@ -183,6 +183,8 @@ fn a_cgroup_that_is_there_is_used_with_its_limits_and_stays() {
     fs::write(&limit, "7").expect("root may");
     let task = host.described(&toml.replace("pids = 50\n", "")).start();
     assert_eq!(fs::read_to_string(&limit).expect("readable"), "7\n");
+    let explained = task.bowline("explain", []).assert_code(0).out();
+    assert!(!explained.contains("somebody else has changed"), "{explained}");
     task.end();
     assert_eq!(fs::read_to_string(&limit).expect("readable"), "7\n");
     assert_is_as_it_was(&own);

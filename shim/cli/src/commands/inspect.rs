@@ -2,7 +2,7 @@
 
 use bowline_executor::internal::housekeeping::{Cgroups, Difference};
 use bowline_executor::internal::network::Connected;
-use bowline_executor::internal::{Record, limits_of};
+use bowline_executor::internal::{Record, is_our_cgroup, limits_of};
 use bowline_executor::{Doing as _, Error, ExitReport, Health, Kind, Result, SliceEnforcement, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
@@ -100,13 +100,18 @@ impl Inspection {
         self
     }
 
-    /// The CPU shares of a sandbox's member are as its sandbox settles them.
+    /// The CPU shares of a sandbox's member are as its sandbox settles them, and a cgroup that is not ours keeps its limit of
+    /// processes where the description says none.
     fn differences(&self, state: &StateDir, cgroups: &Cgroups) -> Result<Vec<Difference>> {
         let (Some(mut task), Some(cgroup)) = (self.task.clone(), &self.cgroup) else { return Ok(Vec::new()) };
         if self.sandbox.is_some() {
             task.cpu.shares = None;
         }
-        cgroups.differences(cgroup, &limits_of(&task, &state.folder(&self.id))?)
+        let mut asked = limits_of(&task, &state.folder(&self.id))?;
+        if task.pids.is_none() && !is_our_cgroup(cgroup) {
+            asked.set_pids(None);
+        }
+        cgroups.differences(cgroup, &asked)
     }
 }
 

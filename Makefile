@@ -217,8 +217,9 @@ TESTS_clone_into_cgroup = fallbacks exec exec::security exit_report limits many 
 .PHONY: test-remade
 test-remade: need-test debug
 	$(call run-cases,$(ABSENT),BOWLINE_REMADE=1) all $(addprefix -,$(NOT_REMADE))
-# What is refused before anything waits or prints texts, and what kills or measures shims as they are.
-NOT_REMADE = bad_input bench cli::flags cli::help completions cost faults fields::effect fields::refused fields::table installed_files man reference soak
+# What is refused before anything waits or prints texts, and what kills or measures shims as they are: remade waits make calls.
+NOT_REMADE = bad_input bench cli::flags cli::help completions cost faults fields::effect fields::refused fields::table idle_shim \
+	installed_files man reference soak
 
 joined = $(subst $(space),$(comma),$(1))
 # $(1): facilities, $(2): modules.

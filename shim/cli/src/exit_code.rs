@@ -26,6 +26,15 @@ pub fn exit_code(kind: Kind) -> u8 {
         Kind::NotExecutable => 126,
         Kind::Usage => USAGE,
         Kind::Timeout => TIMED_OUT,
-        _ => FAILED,
+        Kind::NotFound
+        | Kind::AlreadyExists
+        | Kind::WrongState
+        | Kind::BadSpec
+        | Kind::Unsupported
+        | Kind::Exhausted
+        | Kind::Damaged
+        | Kind::Unavailable
+        | Kind::Internal
+        | _ => FAILED,
     }
 }

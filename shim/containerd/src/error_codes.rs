@@ -50,7 +50,7 @@ fn status(prefix: &str, error: &Error) -> Status {
         Kind::CommandNotFound | Kind::NotExecutable => Code::UNKNOWN,
         // Not UNAVAILABLE, which would mean the shim itself.
         Kind::Timeout | Kind::Unavailable => Code::DEADLINE_EXCEEDED,
-        _ => Code::INTERNAL,
+        Kind::Damaged | Kind::Internal | _ => Code::INTERNAL,
     };
     let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();
     ttrpc::get_status(code, format!("{prefix}{}{hint}", error.message()))

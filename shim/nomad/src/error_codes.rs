@@ -48,8 +48,8 @@ pub fn of(error: &Error) -> Status {
         Kind::Exhausted => Code::ResourceExhausted,
         Kind::Timeout => Code::DeadlineExceeded,
         Kind::Damaged => Code::DataLoss,
-        // Of `Unavailable` too: with that code the agent takes the plugin itself for dead.
-        _ => Code::Internal,
+        // With `Unavailable` the agent takes the plugin itself for dead.
+        Kind::Unavailable | Kind::Internal | _ => Code::Internal,
     };
     Status::new(code, text(error))
 }

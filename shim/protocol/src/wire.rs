@@ -58,7 +58,7 @@ pub fn to_status(error: &Error) -> Status {
         Kind::Timeout => Code::DEADLINE_EXCEEDED,
         Kind::Damaged => Code::DATA_LOSS,
         Kind::Unavailable => Code::UNAVAILABLE,
-        _ => Code::INTERNAL,
+        Kind::Internal | _ => Code::INTERNAL,
     };
     let mut status = ttrpc::get_status(code, error.message());
     let detail = ErrorDetail {

@@ -69,7 +69,8 @@ impl Record {
                 is_stranger.then(|| format!("process {pid}, which `pid` in its record names, is not in its cgroup"))
             }
             None if !is_in_use(layout, cgroup) => None,
-            None if self.has_own_pids() => Some(format!(
+            // A bundle's configuration says which namespaces there are.
+            None if self.has_own_pids() && self.bundle().is_none() => Some(format!(
                 "no process is the init that `pid` and `pid_started` in its record name, {pid} and {started}, \
                  and others in its pid namespace live"
             )),

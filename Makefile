@@ -384,6 +384,11 @@ faults: build need-test debug
 	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_UPGRADES=200 BOWLINE_KILLS=200 $(CASES) upgrade::load:: --nocapture
 	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_STORM=200 $(CASES) storm --nocapture --test-threads=1
 
+## lines     the lines of the product's code, by crate, and those of the tests
+.PHONY: lines
+lines:
+	@scripts/lines
+
 ## fuzz      everything that reads others' bytes, each parser for FOR seconds (60); installs what it needs
 .PHONY: fuzz
 FOR ?= 60

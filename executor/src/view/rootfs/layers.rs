@@ -108,7 +108,8 @@ mod tests {
             println!("SKIPPED: {name} needs root");
             return;
         }
-        let test = format!("rootfs::layers::tests::{name}");
+        let (_, module) = module_path!().split_once("::").expect("within the crate");
+        let test = format!("{module}::{name}");
         let exe = std::env::current_exe().expect("this program");
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private"]).arg(exe).args(["--exact", &test, "--nocapture"]);

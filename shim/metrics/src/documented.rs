@@ -29,9 +29,9 @@ fn page(name: &str) -> PathBuf {
 /// One sample of every metric, as measured on a host that supports all of them.
 pub fn everything() -> Exposition {
     let id = str::to_owned;
-    let stall = json!({ "total_usec": 1 });
+    let stall = json!({ "avg10": 0.0, "avg60": 0.0, "avg300": 0.0, "total_usec": 1 });
     let pressure = json!({ "some": stall, "full": stall });
-    let device = json!({ "device": "sda" });
+    let device = json!({ "device": "sda", "read_bytes": 0, "write_bytes": 0, "reads": 0, "writes": 0 });
     let pages = json!({ "usage_bytes": 1, "limit_bytes": 1, "limit_hits": 1 });
     let measured: Stats = serde_json::from_value(json!({
         "read_at": Timestamp::UNIX_EPOCH,

@@ -8,8 +8,8 @@ pub const TASK: &[Field] = &[
         "command",
         Form::Text,
         "command",
-        "The program, which is looked for in the task's `local/`, in its folder, in its volumes, then in its `PATH`; a file in \
-         the task's folder is made executable.",
+        "The program, which is looked for in the task's `local/`, in its folder, then in its `PATH`, one with a slash in its \
+         volumes too; a file in the task's folder is made executable.",
     )
     .required(),
     Field::new("args", Form::List, "args", "Its arguments. Nomad fills in variables such as `${NOMAD_PORT_http}`."),

@@ -141,7 +141,7 @@ fn who_has_the_lock_and_is_stopped_keeps_no_reader_waiting() {
     let task = host.task("exec sleep 1000").start();
     task.kill_shim(task.shim_pid());
     let mut command = host.command("flock");
-    command.arg("-o").arg(task.file("lock")).args(["sh", "-c", "echo locked; exec sleep 1000"]);
+    command.arg("--no-fork").arg(task.file("lock")).args(["sh", "-c", "echo locked; exec sleep 1000"]);
     let holder = host.spawn_command(command);
     holder.wait_for_out("locked");
     holder.signal(Signal::STOP);

@@ -39,10 +39,12 @@ const STEP: usize = 4096;
 /// The most that a later shim reads: as much is taken of the disk.
 const MOST: usize = 4 << 20;
 
-/// The size of a slot. In the place of the first are the numbers of execs and of events that there were.
+/// The size of a slot. In the place of the first are the numbers of execs and of events that there were, and a bit for each
+/// signal that init was sent.
 const SLOT: usize = 512;
 const BEGUN: usize = 0;
 const EVENTS: usize = 4;
+const SENT: usize = 8;
 
 /// Where in a slot its text begins, and its pid is.
 const TEXT: usize = 4;
@@ -215,6 +217,20 @@ impl ExecSlots {
         }
     }
 
+    /// Keeps that init was sent a signal, right after that.
+    pub fn keep_sent(&self, signal: i32) {
+        let (at, bit) = sent_bit(signal);
+        if let Some((map, _)) = &self.map {
+            map.store(at, map.load(at) | bit);
+        }
+    }
+
+    /// Whether init was sent a signal.
+    pub fn was_sent(&self, signal: i32) -> bool {
+        let (at, bit) = sent_bit(signal);
+        self.map.as_ref().is_some_and(|(map, _)| map.load(at) & bit != 0)
+    }
+
     /// Keeps what is known of an exec now.
     pub fn keep(&mut self, number: u64, exec: &ExecFacts) {
         self.changes = self.changes.wrapping_add(1);
@@ -282,6 +298,12 @@ impl ExecSlots {
         fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
         Ok((Rc::new(MappedFile::of(&file, size)?), size))
     }
+}
+
+/// Where a signal's bit is, and that bit.
+fn sent_bit(signal: i32) -> (usize, u32) {
+    let number = signal.unsigned_abs() as usize;
+    (SENT + number / 32 * 4, 1 << (number % 32))
 }
 
 /// The exec in the slot at this offset, if there is one and it is whole.

@@ -196,6 +196,9 @@ impl Supervisor {
         self.hold();
         if task.handles.borrow().init.is_some() {
             self.note_what_is_due(&task);
+            if let Err(error) = task.go_on_stopping(&self.layout) {
+                tracing::warn!(%error, %id, "a stop that was begun is not heard");
+            }
         }
         self.go_on_with(&task);
         if in_launch && let Err(error) = self.settle_start(&task).await {

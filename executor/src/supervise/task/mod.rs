@@ -299,15 +299,7 @@ impl Task {
                 // The resume can be tried again.
                 let _ = self.facts.update(|facts| facts.life.apply(Trigger::Pause));
             }),
-            Action::Signal(signal) => {
-                // Another process may have frozen the task, which would then not handle the signal.
-                if let Err(error) = self.with_cgroup(|c| layout.freeze(c, false))? {
-                    tracing::warn!(%error, "a stop may not be heard");
-                }
-                self.send(signal.number())?;
-                self.be_heard(layout);
-                Ok(())
-            }
+            Action::Signal(signal) => self.send_to_end(layout, signal),
             Action::ThawAndSignal(signal) => {
                 self.with_cgroup(|c| layout.freeze(c, false))??;
                 self.send(signal.number())?;
@@ -398,6 +390,24 @@ impl Task {
         Ok(())
     }
 
+    fn send_to_end(self: &Rc<Self>, layout: &Rc<Layout>, signal: Signal) -> Result<()> {
+        // Another process may have frozen the task, which would then not handle the signal.
+        if let Err(error) = self.with_cgroup(|c| layout.freeze(c, false))? {
+            tracing::warn!(%error, "a stop may not be heard");
+        }
+        self.send(signal.number())?;
+        self.be_heard(layout);
+        Ok(())
+    }
+
+    /// Sends the signal of a stop that the shim before has recorded, and has not come to send.
+    pub(super) fn go_on_stopping(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
+        let Life::Stopping(plan) = self.facts.read(|facts| facts.life) else { return Ok(()) };
+        let signal = plan.signal;
+        let was_sent = self.handles.borrow().exec_slots.as_ref().is_some_and(|slots| slots.was_sent(signal.number()));
+        if was_sent { Ok(()) } else { self.send_to_end(layout, signal) }
+    }
+
     fn send(&self, signal: i32) -> Result<()> {
         let is_first = self.will_send(signal);
         let sent = {
@@ -413,7 +423,12 @@ impl Task {
                 self.facts.update(|facts| is_first && facts.history.sent.remove(&signal));
                 Ok(())
             }
-            outcome => outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id)),
+            outcome => {
+                if let Some(slots) = &self.handles.borrow().exec_slots {
+                    slots.keep_sent(signal);
+                }
+                outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is on disk, and what undoes it after a crash.
+//! What is on disk of tasks and sandboxes: their folders, their records, the room for a report.
 
 pub(crate) mod folder;
 pub mod host_name;

@@ -1,4 +1,4 @@
-//! What belongs to the host: its units, locks, names and abilities, and what dead shims have left on it.
+//! What belongs to the host: its units and abilities, who owns what on it, and what dead shims have left there.
 
 pub mod host_units;
 pub mod housekeeping;

@@ -217,11 +217,11 @@ impl ExecSlots {
         }
     }
 
-    /// Keeps that init was sent a signal, right after that.
-    pub fn keep_sent(&self, signal: i32) {
+    /// Keeps whether init was sent a signal: no more right before that, and again right after.
+    pub fn keep_sent(&self, signal: i32, was_sent: bool) {
         let (at, bit) = sent_bit(signal);
         if let Some((map, _)) = &self.map {
-            map.store(at, map.load(at) | bit);
+            map.store(at, if was_sent { map.load(at) | bit } else { map.load(at) & !bit });
         }
     }
 
@@ -340,6 +340,9 @@ mod tests {
         assert_eq!(read_again(&folder), (0, vec![]));
         let mut all = ExecSlots::begin(&Folder::at(folder.path())).expect("there is room");
         all.keep_events(7);
+        (libc::SIGTERM..64).for_each(|signal| all.keep_sent(signal, true));
+        all.keep_sent(libc::SIGTERM, false);
+        assert!(!all.was_sent(libc::SIGTERM) && !all.was_sent(64) && all.was_sent(63) && all.was_sent(31));
         assert_eq!(slots(&folder).take_over().events, 7);
         for number in 1..=40 {
             all.keep(number, &exec("true"));

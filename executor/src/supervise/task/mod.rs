@@ -387,6 +387,7 @@ impl Task {
         }
         self.will_send(signal.number());
         self.with_cgroup(|c| layout.signal(c, signal.number()))?;
+        self.keep_sent(signal.number(), true);
         Ok(())
     }
 
@@ -409,6 +410,10 @@ impl Task {
     }
 
     fn send(&self, signal: i32) -> Result<()> {
+        // What has ended by others' signals is not ended by ours.
+        if self.handles.borrow().init.is_none() {
+            return Err(self.has_exited());
+        }
         let is_first = self.will_send(signal);
         let sent = {
             let handles = self.handles.borrow();
@@ -424,17 +429,22 @@ impl Task {
                 Ok(())
             }
             outcome => {
-                if let Some(slots) = &self.handles.borrow().exec_slots {
-                    slots.keep_sent(signal);
-                }
+                self.keep_sent(signal, true);
                 outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
             }
+        }
+    }
+
+    fn keep_sent(&self, signal: i32, was_sent: bool) {
+        if let Some(slots) = &self.handles.borrow().exec_slots {
+            slots.keep_sent(signal, was_sent);
         }
     }
 
     /// Notes that init is sent `signal`, for a later shim too: should this one die in between, it was this one's. Returns
     /// whether it is the first such signal.
     fn will_send(&self, signal: i32) -> bool {
+        self.keep_sent(signal, false);
         let is_first = self.facts.update(|facts| facts.history.sent.insert(signal));
         self.remember();
         is_first

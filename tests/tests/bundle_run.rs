@@ -316,6 +316,24 @@ fn its_poststop_hooks_run_once_where_its_launch_fails() {
 }
 
 #[test]
+fn poststart_hooks_that_a_shims_death_cuts_short_are_logged() {
+    let host = Host::new();
+    let begun = host.work().join("begun");
+    let folder = noting(&host, "exec sleep 1000", &host.work().join("stopped"), |config| {
+        let script = format!("touch {}; exec sleep 1000", begun.display());
+        config["hooks"]["poststart"] = json!([{ "path": "/bin/sh", "args": ["sh", "-c", script] }]);
+    });
+    let (task, start) = of(&host, &folder).spawn_start();
+    eventually("the hook runs", || begun.exists().then_some(()));
+    task.kill_shim(task.shim_pid());
+    start.finish();
+    task.bowline("adopt", []).assert_code(0);
+    let log = fs::read_to_string(task.file("shim.log")).expect("a log");
+    assert!(log.contains("its poststart hooks ended with its shim"), "{log}");
+    task.end();
+}
+
+#[test]
 fn a_poststop_hook_that_fails_is_told_and_keeps_nothing_from_being_removed() {
     let host = Host::new();
     let stopped = host.work().join("stopped");

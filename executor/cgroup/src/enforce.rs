@@ -218,10 +218,7 @@ impl Layout {
         let mut again = Vec::new();
         let mut writer = Writer::default();
         for limit in limits {
-            let named = |error: Error| match limit.field() {
-                Some(field) => error.within(format_args!("linux.resources.{field}")),
-                None => error,
-            };
+            let named = |error| in_field(error, limit);
             for write in self.writes(limit) {
                 let dir = self.dir_for(cgroup, &write).map_err(named)?;
                 let before = |dir: BorrowedFd<'_>, write: &Write| before(dir, limit, write);
@@ -237,7 +234,8 @@ impl Layout {
         }
         for (limit, write) in again {
             let dir = self.dir_for(cgroup, &write)?;
-            judge(cgroup, dir, limit, &write, write_at(dir, &write.file, &write.value))?;
+            let judged = judge(cgroup, dir, limit, &write, write_at(dir, &write.file, &write.value));
+            judged.map_err(|error| in_field(error, limit))?;
         }
         Ok(())
     }
@@ -288,6 +286,14 @@ impl Layout {
 /// The file that says whether a cgroup has only the CPU time that nobody else wants.
 const CPU_IDLE: &str = "cpu.idle";
 
+/// Names the field of a limit that has nothing else to be known by.
+fn in_field(error: Error, limit: &Limit) -> Error {
+    match limit.field() {
+        Some(field) => error.within(format_args!("linux.resources.{field}")),
+        None => error,
+    }
+}
+
 /// Whether the kernel's answer means that the limit is in effect.
 fn judge(
     cgroup: &Cgroup,
@@ -313,7 +319,9 @@ fn judge(
             ))
         }
         (Err(errno @ (Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY | Errno::NOSPC)), _) => {
-            Err(refused(Kind::BadSpec, &errno))
+            // Files of v1: there is no such conflict on v2.
+            let conflict = Some(errno).filter(|errno| *errno == Errno::INVAL).and_then(|_| v1::conflict(dir, limit));
+            Err(conflict.map_or_else(|| refused(Kind::BadSpec, &errno), |why| refused(Kind::BadSpec, &why)))
         }
         // Such as a disk whose scheduler has no weights.
         (Err(errno @ Errno::OPNOTSUPP), _) => Err(refused(Kind::Unsupported, &errno)),

@@ -21,6 +21,10 @@ pub const FREEZER: &str = "freezer";
 
 /// The file of the memory limit.
 const MEMORY_MAX: &str = "memory.limit_in_bytes";
+/// The file of the limit of memory and swap together.
+const MEMORY_AND_SWAP_MAX: &str = "memory.memsw.limit_in_bytes";
+const CPU_QUOTA: &str = "cpu.cfs_quota_us";
+const CPU_PERIOD: &str = "cpu.cfs_period_us";
 
 /// Controllers that can be mounted as v1 (cgroups(7)).
 pub const CONTROLLERS: [&str; 14] = [
@@ -49,15 +53,15 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
         Limit::MemoryMax(most) => one("memory", MEMORY_MAX, &amount(*most)),
         // A kernel that does not count swap gives a task none.
         Limit::MemoryAndSwapMax { both, .. } => {
-            let write = Write::new("memory", "memory.memsw.limit_in_bytes", amount(*both));
+            let write = Write::new("memory", MEMORY_AND_SWAP_MAX, amount(*both));
             vec![write.met_without(both.0.is_none())]
         }
         Limit::MemoryLow(low) => one("memory", "memory.soft_limit_in_bytes", &amount(*low)),
         Limit::Swappiness(swappiness) => one("memory", "memory.swappiness", swappiness),
         Limit::CpuShares(shares) => one("cpu", "cpu.shares", shares),
         Limit::CpuQuota(CpuQuota { quota, period }) => {
-            let period = period.map(|period| Write::new("cpu", "cpu.cfs_period_us", period));
-            let quota = quota.map(|quota| Write::new("cpu", "cpu.cfs_quota_us", quota));
+            let period = period.map(|period| Write::new("cpu", CPU_PERIOD, period));
+            let quota = quota.map(|quota| Write::new("cpu", CPU_QUOTA, quota));
             period.into_iter().chain(quota).collect()
         }
         Limit::Cpus(cpus) => one("cpuset", "cpuset.cpus", &cpus.text),
@@ -158,6 +162,54 @@ pub fn no_room(dir: BorrowedFd<'_>, limit: &str) -> Error {
     write::no_room(MEMORY_MAX, limit, used.trim())
 }
 
+/// Which other limit makes the kernel call this one invalid, as far as the files of `dir` tell.
+pub fn conflict(dir: BorrowedFd<'_>, limit: &Limit) -> Option<String> {
+    match limit {
+        Limit::MemoryMax(most) => {
+            let both: u64 = read_at(dir, MEMORY_AND_SWAP_MAX).ok()?.trim().parse().ok()?;
+            let is_above = most.0.is_none_or(|most| most > both);
+            is_above.then(|| format!("memory and swap together have a limit of {both} bytes: set that too"))
+        }
+        Limit::CpuQuota(CpuQuota { quota, period }) => {
+            let asked = Bandwidth::of(dir, Path::new("."), *quota, *period)?;
+            if let Some(above) = Bandwidth::of(dir, Path::new(".."), None, None).filter(|above| above.is_less_than(&asked)) {
+                return Some(format!("the cgroup above it has {above}"));
+            }
+            names_below(dir).into_iter().find_map(|name| {
+                let below = Bandwidth::of(dir, Path::new(&name), None, None).filter(|below| asked.is_less_than(below))?;
+                Some(format!("cgroup {} below it has {below}", name.display()))
+            })
+        }
+        _ => None,
+    }
+}
+
+/// A limit of CPU time: µs in each period.
+struct Bandwidth {
+    quota: u64,
+    period: u64,
+}
+
+impl Bandwidth {
+    /// That of a cgroup, seen from `dir`, where a value that is given counts instead of its file's.
+    fn of(dir: BorrowedFd<'_>, cgroup: &Path, quota: Option<i64>, period: Option<u64>) -> Option<Bandwidth> {
+        let read = |file| read_at(dir, cgroup.join(file).to_str()?).ok()?.trim().parse().ok();
+        let quota = quota.or_else(|| read(CPU_QUOTA)).and_then(|quota| u64::try_from(quota).ok())?;
+        let period = period.or_else(|| read(CPU_PERIOD).and_then(|period| u64::try_from(period).ok()))?;
+        Some(Bandwidth { quota, period })
+    }
+
+    fn is_less_than(&self, other: &Bandwidth) -> bool {
+        u128::from(self.quota) * u128::from(other.period) < u128::from(other.quota) * u128::from(self.period)
+    }
+}
+
+impl Display for Bandwidth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a quota of {} in {} µs", self.quota, self.period)
+    }
+}
+
 /// Registers an eventfd to which the kernel writes when memory has run out in `dir` or above it;
 /// returns the eventfd, and the file that counts the kills.
 pub fn register_oom(dir: BorrowedFd<'_>) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
@@ -244,6 +296,28 @@ mod tests {
             assert_eq!(written, [(file.to_owned(), value.to_owned())]);
             assert!(limit.field().is_some(), "{limit:?}");
         }
+    }
+
+    #[test]
+    fn what_the_kernel_calls_invalid_is_explained_by_other_files() {
+        let above = std::env::temp_dir().join(format!("bowline-conflict-{}", std::process::id()));
+        let own = above.join("own");
+        std::fs::create_dir_all(own.join("below")).unwrap();
+        let write = |at: &str, file: &str, value: &str| std::fs::write(own.join(at).join(file), value).unwrap();
+        for (at, quota) in [("..", "100000"), (".", "-1"), ("below", "50000")] {
+            write(at, CPU_QUOTA, quota);
+            write(at, CPU_PERIOD, "100000\n");
+        }
+        write(".", MEMORY_AND_SWAP_MAX, "1000\n");
+        let dir = open_dir(rustix::fs::CWD, &own).unwrap();
+        let quota = |quota, period| conflict(dir.as_fd(), &Limit::CpuQuota(CpuQuota { quota, period }));
+        let memory = |most| conflict(dir.as_fd(), &Limit::MemoryMax(Amount(most)));
+        assert_eq!(quota(Some(60_000), Some(50_000)).unwrap(), "the cgroup above it has a quota of 100000 in 100000 µs");
+        assert_eq!(quota(Some(40_000), None).unwrap(), "cgroup below below it has a quota of 50000 in 100000 µs");
+        assert_eq!((quota(Some(50_000), None), quota(Some(-1), None)), (None, None));
+        assert!(memory(Some(1001)).unwrap().contains("a limit of 1000 bytes") && memory(None).is_some());
+        assert_eq!(memory(Some(1000)), None);
+        std::fs::remove_dir_all(above).unwrap();
     }
 
     #[test]

@@ -171,6 +171,8 @@ mod tests {
         }
         let error = read(r#"{"version":2,"text":"a","list":[{"choice":"other"}]}"#).expect_err("a choice to come");
         assert!(error.kind() == Kind::Damaged && error.message().contains(", of a newer bowline"), "{error}");
+        let error = read(r#"{"text":"a","list":[{"number":"7","choice":"plain"}]}"#).expect_err("a text as number");
+        assert!(error.message().contains(": list: number: invalid type"), "{error}");
         let bad = br#"{"text":"a","list":7}"#;
         assert!(parse_without::<Outer>(bad, &["list"]).is_some() && parse_without::<Outer>(bad, &["text"]).is_none());
     }

@@ -200,6 +200,28 @@ fn a_limit_of_memory_takes_that_with_swap_along() {
 }
 
 #[test]
+fn a_limit_that_others_forbid_names_them() {
+    if only_v2() {
+        return; // It has no such rules.
+    }
+    let host = Host::new();
+    let outer = made(&host, "bounds");
+    let inner = made(&host, "bounds/inner");
+    let refused = |cgroup: &Elsewhere, flag: &str, parts: &[&str]| {
+        let ran = self::cgroup(&host, "set", cgroup.path(), [flag]);
+        ran.assert_code(125);
+        assert!(parts.iter().all(|part| ran.err().contains(part)), "{ran}");
+    };
+    cgroup(&host, "set", outer.path(), ["--cpus=1"]).assert_says("");
+    refused(&inner, "--cpus=1.5", &["the cgroup above it has a quota of 100000 in 100000"]);
+    cgroup(&host, "set", inner.path(), ["--cpus=0.5"]).assert_says("");
+    refused(&outer, "--cpus=0.2", &["cgroup inner below it has a quota of 50000 in 100000"]);
+    assert_eq!(outer.read("cpu", "cpu.cfs_quota_us"), "100000");
+    destroy(&host, &inner);
+    destroy(&host, &outer);
+}
+
+#[test]
 fn a_tree_that_keeps_forking_is_killed() {
     let host = Host::new();
     let group = made(&host, "a");

@@ -142,13 +142,16 @@ fn setup_task_cgroup_where_one_is_in_use() {
 fn limited(host: &Host, path: &str) -> Elsewhere {
     host.bowline(["cgroup", "ensure", path]).assert_code(0);
     host.bowline(["cgroup", "set", path, "--memory=32M"]).assert_code(0);
+    let file = if only_v2() { "cpu.weight" } else { "cpu.shares" };
+    fs::write(hierarchy("cpu").join(&path[1..]).join(file), weight(600).to_string()).expect("root may");
     host.cgroup(path)
 }
 
 #[track_caller]
 fn assert_is_as_it_was(cgroup: &Elsewhere) {
     assert_eq!(cgroup.there(), cgroup.folders());
-    assert_eq!((Limits::of(cgroup.path()).memory, cgroup.pids()), ("33554432".to_owned(), vec![]));
+    let limits = Limits::of(cgroup.path());
+    assert_eq!((limits.memory, limits.weight, cgroup.pids()), ("33554432".to_owned(), weight(600), vec![]));
 }
 
 fn freeze(cgroup: &Elsewhere, is_frozen: bool) {
@@ -227,7 +230,7 @@ fn setup_task_cgroup_where_one_is_there() {
         let sandbox = host.sandbox().named(id).flag(format!("--place={at}")).flag("--pids=50").create();
         let member = sandbox.task(IDLE).start();
         assert_cgroup_is_below(member.pid(), &format!("{at}/{}", member.id()));
-        assert_eq!(Limits::of(&at).memory, "33554432");
+        assert_eq!((Limits::of(&at).memory, Limits::of(&at).weight), ("33554432".to_owned(), weight(600)));
         if crash {
             sandbox.kill_shim();
         }

@@ -91,6 +91,9 @@ pub struct Record {
     /// been run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poststop: Option<Box<Poststop>>,
+    /// Whether its poststart hooks have begun and not ended: they end with the shim.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_poststart: bool,
     /// What has happened to the task, as it was when the record was written; absent while nothing has.
     #[serde(default, rename = "remembered", skip_serializing_if = "Option::is_none")]
     pub history: Option<Box<History>>,

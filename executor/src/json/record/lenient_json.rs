@@ -3,32 +3,47 @@
 //! Types of descriptions refuse unknown fields, as a typing error must not go unnoticed. A record
 //! was checked when it was written: a field that is unknown there is a newer bowline's.
 
-use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
+use serde::de::value::{MapAccessDeserializer, SeqDeserializer};
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IntoDeserializer, MapAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Map, Value};
 
 /// Reads `value`, leaving out its unknown fields.
 ///
 /// # Errors
-/// An error when `value` does not fit the type.
+/// An error when `value` does not fit the type. It begins with the names of the fields that lead to what does not.
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     T::deserialize(Known(value))
 }
 
 struct Known(Value);
 
-type Fields<'de> = MapDeserializer<'de, Pairs, Error>;
-type Pairs = std::iter::Map<serde_json::map::IntoIter, Field>;
-type Field = fn((String, Value)) -> (Key, Known);
-
 /// The fields of an object, each read in the same way.
-fn fields<'de>(object: Map<String, Value>) -> Fields<'de> {
-    MapDeserializer::new(object.into_iter().map(field as Field))
+struct Fields {
+    left: serde_json::map::IntoIter,
+    /// The field whose name was read last.
+    current: Option<(String, Value)>,
 }
 
-fn field((name, value): (String, Value)) -> (Key, Known) {
-    (Key(name), Known(value))
+impl Fields {
+    fn of(object: Map<String, Value>) -> Fields {
+        Fields { left: object.into_iter(), current: None }
+    }
+}
+
+impl<'de> MapAccess<'de> for Fields {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
+        let Some((name, value)) = self.left.next() else { return Ok(None) };
+        self.current = Some((name.clone(), value));
+        seed.deserialize(Key(name)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        let (name, value) = self.current.take().ok_or_else(|| Error::custom("a value without a name"))?;
+        seed.deserialize(Known(value)).map_err(|error| Error::custom(format!("{name}: {error}")))
+    }
 }
 
 impl IntoDeserializer<'_, Error> for Known {
@@ -49,7 +64,7 @@ impl<'de> Deserializer<'de> for Known {
                 let value = visitor.visit_seq(&mut items)?;
                 items.end().map(|()| value)
             }
-            Value::Object(object) => visitor.visit_map(fields(object)),
+            Value::Object(object) => visitor.visit_map(Fields::of(object)),
             other => other.deserialize_any(visitor),
         }
     }
@@ -82,7 +97,7 @@ impl<'de> Deserializer<'de> for Known {
     ) -> Result<V::Value, Error> {
         match self.0 {
             Value::Object(object) => {
-                MapAccessDeserializer::new(fields(object)).deserialize_enum(name, variants, visitor)
+                MapAccessDeserializer::new(Fields::of(object)).deserialize_enum(name, variants, visitor)
             }
             other => other.deserialize_enum(name, variants, visitor),
         }
@@ -96,14 +111,6 @@ impl<'de> Deserializer<'de> for Known {
 
 /// The name of a field. In JSON a number is a name as text.
 struct Key(String);
-
-impl IntoDeserializer<'_, Error> for Key {
-    type Deserializer = Key;
-
-    fn into_deserializer(self) -> Key {
-        self
-    }
-}
 
 impl<'de> Deserializer<'de> for Key {
     type Error = Error;

@@ -12,11 +12,11 @@ use bowline_cgroup::Unit;
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::budget::{self, Class, Joint, MemoryQos, Share};
 use bowline_spec::id::TaskId;
-use bowline_spec::{Enforcement, Sandbox as Joined, Task as Description, Update};
+use bowline_spec::{Budget, Enforcement, Task as Description, Update};
 use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 use super::Sandbox;
-use crate::disk::sandbox;
+use crate::disk::sandbox::{self, SandboxRecord};
 use crate::hostside::memory_min;
 use crate::oci::host;
 use crate::process::worker;
@@ -45,7 +45,7 @@ impl Supervisor {
         let _turn = sandbox.budgeting.lock().await;
         let mut shares = sandbox.facts.read(|facts| facts.shares.clone());
         change(&mut shares);
-        let (class, joint) = sandbox.facts.read(|facts| self.joint(&facts.record.sandbox, &shares))?;
+        let (class, joint) = sandbox.facts.read(|facts| self.joint(&facts.record, &shares))?;
         self.enforce(sandbox, &shares, joint).await?;
         sandbox.facts.update(|facts| (facts.class, facts.shares) = (class, shares));
         Ok(())
@@ -106,7 +106,7 @@ impl Supervisor {
         let (mut shares, before) = sandbox.facts.read(|facts| (facts.shares.clone(), facts.joint.clone()));
         share.notes = notes.or(shares.get(id).map(|share| share.notes.clone())).unwrap_or_default();
         shares.insert(id.clone(), share);
-        let (class, after) = sandbox.facts.read(|facts| self.joint(&facts.record.sandbox, &shares))?;
+        let (class, after) = sandbox.facts.read(|facts| self.joint(&facts.record, &shares))?;
         self.enforce(sandbox, &shares, before.with_room_for(&after)).await?;
         let said = new_notes(&before, &after);
         let changed = act().await;
@@ -124,17 +124,20 @@ impl Supervisor {
         let sandbox = self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))?;
         let _turn = sandbox.budgeting.lock().await;
         let shares = sandbox.facts.read(|facts| facts.shares.clone());
-        let changed = sandbox.facts.read(|facts| sandbox::changed(&facts.record, update))?.sandbox;
+        let changed = sandbox.facts.read(|facts| sandbox::changed(&facts.record, update))?;
         let (class, joint) = self.joint(&changed, &shares)?;
         self.enforce(&sandbox, &shares, joint).await?;
-        sandbox.facts.update(|facts| (facts.class, facts.record.sandbox) = (class, changed));
+        sandbox.facts.update(|facts| (facts.class, facts.record.sandbox) = (class, changed.sandbox));
         sandbox.keep_record()
     }
 
     /// The class and the joint limits of these members.
-    pub(crate) fn joint(&self, sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {
-        let shares: Vec<Share> = shares.values().cloned().collect();
-        let (class, joint) = budget::joint(sandbox, &shares, self.memory_qos())?;
+    pub(crate) fn joint(&self, record: &SandboxRecord, shares: &Shares) -> Result<(Class, Joint)> {
+        let (sandbox, shares) = (&record.sandbox, shares.values().cloned().collect::<Vec<Share>>());
+        let (class, mut joint) = budget::joint(sandbox, &shares, self.memory_qos())?;
+        if sandbox.budget == Budget::Given && sandbox.cpu.shares.is_none() && record.place_existed() {
+            joint.shares = None;
+        }
         let is_held = !self.layout.is_unified("cpu");
         Ok((class, if is_held { budget::held_by_parent(sandbox, joint, &shares) } else { joint }))
     }

@@ -128,24 +128,23 @@ impl Supervisor {
 
     /// Creates the cgroup that the members are in, without members' limits yet.
     async fn make_joint_cgroup(&self, sandbox: &Rc<Sandbox>) -> Result<()> {
-        let (path, unit, description) = sandbox
-            .facts
-            .read(|SandboxFacts { record, .. }| (record.cgroup.clone(), record.unit.clone(), record.sandbox.clone()));
+        let record = sandbox.facts.read(|facts| facts.record.clone());
+        let (path, unit, description) = (&record.cgroup, &record.unit, &record.sandbox);
         if description.place.is_some() {
             let state = &self.config.state;
-            nesting::check(state, &state.all_ids()?, sandbox.id().as_str(), "place", &path)?;
+            nesting::check(state, &state.all_ids()?, sandbox.id().as_str(), "place", path)?;
         }
-        let cgroup = match &unit {
-            None if description.place.is_none() => self.layout.create(&path)?,
+        let cgroup = match unit {
+            None if description.place.is_none() => self.layout.create(path)?,
             None => {
-                sandbox.facts.update(|facts| facts.record.parents_made = self.layout.found(&path));
+                sandbox.facts.update(|facts| facts.record.parents_made = self.layout.found(path));
                 sandbox.keep_record()?;
-                let mut cgroup = self.layout.create_or_use(&path)?;
+                let mut cgroup = self.layout.create_or_use(path)?;
                 cgroup.stay_if_found();
                 cgroup
             }
             Some(slice) => {
-                let (_, joint) = self.joint(&description, &BTreeMap::new())?;
+                let (_, joint) = self.joint(&record, &BTreeMap::new())?;
                 let off = description.cgroup == Enforcement::Off;
                 let resources = if off { LinuxResources::default() } else { joint.to_oci() };
                 units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?

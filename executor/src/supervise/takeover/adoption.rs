@@ -277,11 +277,14 @@ impl Supervisor {
     fn found_on_host(
         &self,
         id: &TaskId,
-        plan: LaunchPlan,
+        mut plan: LaunchPlan,
         init: Option<Live>,
         cgroup: Option<Cgroup>,
         events: Option<u64>,
     ) -> Result<Found> {
+        if std::mem::take(&mut plan.record.in_poststart) {
+            tracing::warn!(%id, "its poststart hooks ended with its shim: what they had still to do was not done");
+        }
         let kept = match &init {
             Some(live) if plan.record.init => init_program::reopen(live.pid, &plan.folder)?,
             Some(_) | None => Kept::default(),

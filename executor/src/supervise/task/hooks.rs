@@ -63,7 +63,16 @@ impl Supervisor {
     /// # Errors
     /// Names the first hook that fails.
     pub(crate) async fn run_poststart_hooks(&self, task: &Rc<Task>) -> Result<()> {
+        if !task.has_hooks(Point::Poststart) {
+            return Ok(());
+        }
+        let note = |begun: bool| {
+            task.facts.update(|facts| facts.record.in_poststart = begun);
+            task.keep_record();
+        };
+        note(true);
         let run = task.run_launch_hooks(Point::Poststart, task.pid()).await;
+        note(false);
         let Err(error) = run else { return Ok(()) };
         match task.signal(&self.layout, Signal::KILL) {
             // It has ended by itself.

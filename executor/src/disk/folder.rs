@@ -49,7 +49,7 @@ use crate::rights::trust;
 
 pub use lock::{Lock, Owner};
 pub use state_dir::{LASTING, StateDir};
-pub use task_record::{History, Record, died_with_shim};
+pub use task_record::{Container, History, Record, died_with_shim};
 
 /// The record of the task.
 const RECORD: &str = "task.json";

@@ -8,4 +8,5 @@ pub(crate) mod owners;
 pub(crate) mod past_shim;
 pub mod probe;
 pub mod systemd;
+pub(crate) mod task_units;
 pub(crate) mod undo;

@@ -77,6 +77,17 @@ pub fn read_once(path: &Path, folder: &Folder) -> Result<Configuration> {
     }
 }
 
+/// Like [`read_once`], of the configuration in `file`, for the bundle at `path`.
+///
+/// # Errors
+/// As [`read_once`].
+pub fn read_once_from(file: &Path, path: &Path, folder: &Folder) -> Result<Configuration> {
+    let what = || format!("cannot read {}", file.display());
+    let text = bowline_sys::read_regular_file(file, LARGEST_CONFIG).doing(Kind::NotFound, what)?;
+    folder.write_text(CONFIG, &text)?;
+    of_bundle(path, &text, file)
+}
+
 /// Whether `folder` has the copy that [`read_once`] makes.
 pub fn has_copy(folder: &Folder) -> bool {
     folder.file(CONFIG).exists()

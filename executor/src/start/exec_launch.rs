@@ -49,6 +49,8 @@ pub struct Exec<'a> {
     pub init: &'a Live,
     /// Whether the exec stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,
+    /// How many of this process's descriptors, from 3 on, the program gets.
+    pub preserved: u32,
 }
 
 impl Exec<'_> {
@@ -92,12 +94,14 @@ impl Exec<'_> {
                 labels: labels.as_ref(),
                 init: None,
                 start_mark: None,
+                preserved: self.preserved,
             };
             child::run_exec(&payload, cgroup, tell.as_raw_fd())
         };
         let mut keep: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.extend(labels.as_ref().map(Labels::fd));
         keep.extend(cgroup.map(|cgroup| cgroup.as_raw_fd()));
+        keep.extend(child::preserved(self.preserved));
         let child_fds = ChildFds::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
         // Its worker has changed its score and entered its time namespace.
         let shared = libc::CLONE_VM as u64;

@@ -9,7 +9,7 @@
 //! is awaited, never slept for. Must not: wait for exits, decide a task's fate.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use bowline_cgroup::{Cgroup, Entry};
@@ -58,6 +58,10 @@ pub struct Prepared<'a> {
     pub additions: &'a Additions,
     /// Where init tells that it executes the program, if another shim may ask.
     pub start_mark: Option<StartMark<'a>>,
+    /// For a creator that leaves: where init's order to start comes from, and where it reports then.
+    pub successors: Option<[BorrowedFd<'a>; 2]>,
+    /// How many of this process's descriptors, from 3 on, the program gets.
+    pub preserved: u32,
 }
 
 /// Init is cloned and sets itself up.
@@ -88,6 +92,8 @@ impl Prepared<'_> {
             init,
             additions,
             start_mark,
+            successors,
+            preserved,
         } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         unsupported::check(spec)?;
@@ -125,6 +131,8 @@ impl Prepared<'_> {
         // With a listener the filter is loaded before the start, and may deny this.
         let start_mark = start_mark.filter(|_| notify.is_none());
         keep.extend(start_mark.map(StartMark::fd));
+        let successors = successors.map(|both| both.map(|fd| fd.as_raw_fd()));
+        keep.extend(successors.into_iter().flatten().chain(child::preserved(preserved)));
         if let Some(sources) = &sources {
             sources.push_fds(&mut keep);
         }
@@ -142,11 +150,13 @@ impl Prepared<'_> {
                 labels: labels.as_ref(),
                 init: init.as_ref(),
                 start_mark,
+                preserved,
             };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());
             let namespaces = &namespaces;
-            let itself = Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders };
+            let itself =
+                Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders, successors };
             child::run_init(&payload, itself, tell.as_raw_fd())
         };
         let enter = || {
@@ -254,6 +264,16 @@ impl Held {
     /// memory why it failed.
     pub fn hand_over(&self) -> Option<HandedInit> {
         Some(HandedInit { orders: Fd::of(&self.orders), report: self.report.hand_over()? })
+    }
+
+    /// The init that its creator has left, by its [`Prepared::successors`].
+    pub fn again(orders: OwnedFd, report: OwnedFd) -> Result<Held> {
+        Ok(Held { orders, report: Report::new(report, None, None, None)? })
+    }
+
+    /// Leaves init to its successors, once it is recorded.
+    pub fn leave(self) -> Result<()> {
+        order(&self.orders, child::LEFT)
     }
 
     /// Lets init execute the program; returns once it does.

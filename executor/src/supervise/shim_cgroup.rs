@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use crate::hostside::systemd::Systemd;
 use crate::process::worker;
 
-use crate::supervise::task::units::{self, remove_cgroup};
+use crate::hostside::task_units::{self as units, remove_cgroup};
 
 /// How long a task runs before the shim enters its overhead cgroup: creating one in every hierarchy, and moving
 /// there and back, costs as much as a short task.

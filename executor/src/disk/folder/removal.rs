@@ -21,6 +21,11 @@ impl Folder {
         self.remove_saying(lock, Folder::last_events)
     }
 
+    /// Like [`Folder::remove`], for what has no journal.
+    pub fn remove_quietly(&self, lock: Lock) -> Result<()> {
+        self.remove_saying(lock, |_| Vec::new())
+    }
+
     /// Removes the folder and writes the `last` events to the journal.
     fn remove_saying(&self, lock: Lock, last: impl FnOnce(&Folder) -> Vec<Entry>) -> Result<()> {
         if !self.is_of(&lock)? {

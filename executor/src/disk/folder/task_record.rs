@@ -94,6 +94,9 @@ pub struct Record {
     /// Whether its poststart hooks have begun and not ended: they end with the shim.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_poststart: bool,
+    /// What a command of an OCI runtime knows of its container besides: see `one_call`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<Container>>,
     /// What has happened to the task, as it was when the record was written; absent while nothing has.
     #[serde(default, rename = "remembered", skip_serializing_if = "Option::is_none")]
     pub history: Option<Box<History>>,
@@ -119,6 +122,26 @@ pub struct History {
     pub limit_met: Option<u64>,
     /// What its watch has reported.
     pub watched: Watched,
+}
+
+/// A container without a shim, besides what every record has.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    /// The folder that its configuration was read from.
+    pub bundle: PathBuf,
+    /// The path of its root on the host.
+    pub rootfs: PathBuf,
+    /// The version of its configuration.
+    pub oci_version: String,
+    /// The annotations of its configuration.
+    pub annotations: BTreeMap<String, String>,
+    /// The user who created it.
+    pub owner: u32,
+    /// Whether its processes stay in the session keyring of their starter.
+    pub keeps_keyring: bool,
+    /// The process that creates it, until it is created: its pid, and when it started.
+    pub creator: Option<(i32, u64)>,
 }
 
 fn is_none(paths: &[Option<PathBuf>; 2]) -> bool {

@@ -5,10 +5,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use bowline_error::{Doing, Kind, Result};
+use oci_spec::runtime::{Process, Spec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
 
 use super::terminal::Wish;
+use crate::view::idmap::host_ids;
 
 /// The standard streams of a process.
 #[derive(Debug)]
@@ -67,6 +69,13 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// The owner of the streams of a process. `group` owns them instead of the process's own, if it is given.
+    pub fn of(spec: &Spec, process: Option<&Process>, group: Option<u32>) -> Owner {
+        let user = process.map_or((0, 0), |process| (process.user().uid(), process.user().gid()));
+        let (uid, gid) = host_ids(spec, user.0, user.1);
+        Owner { uid, gid: group.unwrap_or(gid) }
+    }
+
     pub fn take(self, stream: &OwnedFd) -> Result<()> {
         let (uid, gid) = (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)));
         rustix::fs::fchown(stream, uid, gid).doing(Kind::Internal, || "cannot give a process its streams")

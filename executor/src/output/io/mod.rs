@@ -46,8 +46,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 
 pub use counter::Counter;
-use end::is_null;
-pub use end::{End, Owner, Stdio, pipe};
+pub use end::{End, Owner, Stdio, is_null, pipe};
 use flag::{Flag, FlagReader};
 pub use handed::{Handed, Taken};
 pub use input::Input;
@@ -65,7 +64,8 @@ pub use relay::{Release, Released, all_releases_taken};
 pub use stream::Progress;
 use stream::{Route, Stream};
 pub use tail::{TAIL, Tail, new_tail};
-use terminal::{Awaited, Terminal};
+use terminal::Terminal;
+pub use terminal::{Awaited, wish};
 pub use unread::Unread;
 
 /// How to connect a process.

@@ -81,8 +81,22 @@ pub fn wish(size: WindowSize) -> Result<(Wish, Awaited)> {
 }
 
 impl Awaited {
+    /// Receives the master of the terminal, for somebody else.
+    pub fn master(self) -> Result<OwnedFd> {
+        self.both().map(|[master, _]| master)
+    }
+
     /// Receives the terminal, once the process has reported that it is set up.
     pub fn receive(self) -> Result<Terminal> {
+        let what = || "cannot take over a terminal";
+        let [master, slave] = self.both()?;
+        rustix::io::ioctl_fionbio(&master, true).doing(Kind::Internal, what)?;
+        let master = Rc::new(sys::register_fd(File::from(master)).doing(Kind::Internal, what)?);
+        Ok(Terminal { master, slave })
+    }
+
+    /// Receives master and slave.
+    fn both(self) -> Result<[OwnedFd; 2]> {
         let what = || "cannot take over a terminal";
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -97,9 +111,7 @@ impl Awaited {
         let (Some(master), Some(slave)) = (fds.next(), fds.next()) else {
             return Err(Error::new(Kind::Internal, "a process has sent no terminal"));
         };
-        rustix::io::ioctl_fionbio(&master, true).doing(Kind::Internal, what)?;
-        let master = Rc::new(sys::register_fd(File::from(master)).doing(Kind::Internal, what)?);
-        Ok(Terminal { master, slave })
+        Ok([master, slave])
     }
 }
 

@@ -10,7 +10,7 @@ use bowline_sys::{self as sys, Cloned, Image};
 use oci_spec::runtime::{Capability, PosixRlimit, PosixRlimitType, Process, Spec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
 use super::payload::Payload;
@@ -65,6 +65,10 @@ pub fn execute(
     let entered = enter(process);
     // From here on every file is opened close-on-exec. Done before a filter is loaded, which may deny the call.
     sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
+    for fd in payload.preserved() {
+        // One that the starter has not open is none.
+        let _ = sys::set_fd_flags(fd, FdFlags::empty());
+    }
     // Before a filter is loaded, which may deny a wait.
     let init_is_hidden = || hidden.as_ref().map_or(Ok(()), |hears| await_hidden(hears.as_fd()));
     let late = process.no_new_privileges().unwrap_or(false);

@@ -5,6 +5,8 @@ use std::os::fd::RawFd;
 use bowline_error::Error;
 use bowline_sys as sys;
 
+/// Order to init: its creator has recorded it, and leaves; [`START`] comes from another process.
+pub const LEFT: u8 = b'L';
 /// First byte of a message on the report pipe: init is set up and waits for [`START`].
 pub const READY: u8 = b'R';
 /// First byte of a message on the report pipe: four bytes of pid follow.

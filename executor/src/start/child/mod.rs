@@ -24,10 +24,11 @@ mod terminal;
 pub use capabilities::give_up as give_up_capabilities;
 pub use confine::{oom_score_adj, set_ids};
 pub use descriptors::ChildFds;
-pub use messages::{CLOSED, HOOKED, HOOKS, MAPPED, PID, READY, START, tell_error};
-pub use payload::Payload;
+pub use messages::{CLOSED, HOOKED, HOOKS, LEFT, MAPPED, PID, READY, START, tell_error};
+pub use payload::{Payload, preserved};
 pub use scheduling::first_affinity;
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
@@ -69,11 +70,15 @@ pub struct Init<'a> {
     pub additions: &'a Additions,
     /// The descriptor that [`MAPPED`] and [`START`] come from.
     pub orders: RawFd,
+    /// Where [`START`] comes from, and where it reports then, if its creator leaves.
+    pub successors: Option<[RawFd; 2]>,
 }
 
 /// Becomes the task's init, or reports why not.
 pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
-    fail(payload, report, become_init(payload, init, report))
+    let report = Cell::new(report);
+    let outcome = become_init(payload, init, &report);
+    fail(payload, report.get(), outcome)
 }
 
 /// Becomes an exec of a task. The process is already in the task's namespaces, except for the cgroup namespace:
@@ -97,8 +102,8 @@ pub fn awaits_mapped(spec: &Spec, namespaces: &Namespaces) -> bool {
     namespaces.is_new(libc::CLONE_NEWUSER) || network::devices::are_wanted(spec)
 }
 
-fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
-    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders } = init;
+fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> Result<Infallible> {
+    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders, successors } = init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
     let labels = begin(payload)?;
@@ -153,7 +158,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     }
     let hooks = || {
         if container.has(Point::Prestart) || container.has(Point::CreateRuntime) {
-            sys::write_fd(report, &[HOOKS]).doing(Kind::Internal, || "the shim has gone")?;
+            sys::write_fd(report.get(), &[HOOKS]).doing(Kind::Internal, || "the shim has gone")?;
             await_order(orders, HOOKED)?;
         }
         let env = || payload.process.env().iter().flatten().map(OsString::from).collect();
@@ -180,12 +185,22 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     scheduling::apply(payload.process)?;
     // Their fds are closed with the rest.
     std::mem::forget((sources, entered));
-    close_what_was_used(payload, labels.as_ref(), [report, orders]);
+    let also = [report.get(), orders].into_iter().chain(successors.into_iter().flatten());
+    close_what_was_used(payload, labels.as_ref(), also);
     // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then.
     let early = payload.notify.is_some();
     let held = || {
-        sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
-        await_order(orders, START)?;
+        sys::write_fd(report.get(), &[READY]).doing(Kind::Internal, || "the shim has gone")?;
+        let from = match successors {
+            Some([next_orders, next_report]) => {
+                // Should the creator die before it has recorded this process, this process ends too.
+                await_order(orders, LEFT)?;
+                report.set(next_report);
+                next_orders
+            }
+            None => orders,
+        };
+        await_order(from, START)?;
         let told = payload.start_mark.map_or(Ok(()), StartMark::set);
         told.doing(Kind::Internal, || "cannot store that the command is executed")
     };
@@ -204,7 +219,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     };
     let outcome = confine::execute(payload, labels.as_ref(), &program, last);
     // Not returned: the filter may deny what the destructors here call.
-    fail(payload, report, outcome)
+    fail(payload, report.get(), outcome)
 }
 
 fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> Result<Infallible> {
@@ -233,8 +248,9 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
 
 /// Closes the fds that init has used by now: a container that is created may never be started. It keeps its streams,
 /// `also`, and what the steps to come need.
-fn close_what_was_used(payload: &Payload<'_>, labels: Option<&Opened<'_>>, also: [RawFd; 2]) {
+fn close_what_was_used(payload: &Payload<'_>, labels: Option<&Opened<'_>>, also: impl IntoIterator<Item = RawFd>) {
     let mut keep: Vec<RawFd> = also.into_iter().chain(payload.notify.map(|fd| fd.as_raw_fd())).collect();
+    keep.extend(payload.preserved());
     keep.extend(labels.into_iter().flat_map(Opened::fds));
     keep.extend(payload.start_mark.map(StartMark::fd));
     if let Some(init) = payload.init {

@@ -1,6 +1,6 @@
 //! What every process of a task needs on its way to execve.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use bowline_cgroup::Entry;
 use bowline_sys::SharedText;
@@ -32,4 +32,18 @@ pub struct Payload<'a> {
     pub init: Option<&'a InitProgram>,
     /// Where init tells that it executes the program, if another shim may ask.
     pub start_mark: Option<StartMark<'a>>,
+    /// How many of the starter's descriptors, from 3 on, the program gets.
+    pub preserved: u32,
+}
+
+impl Payload<'_> {
+    /// The starter's descriptors that the program gets.
+    pub fn preserved(&self) -> impl Iterator<Item = RawFd> + use<> {
+        preserved(self.preserved)
+    }
+}
+
+/// The first descriptors behind the standard streams.
+pub fn preserved(count: u32) -> impl Iterator<Item = RawFd> {
+    3..3 + count.cast_signed()
 }

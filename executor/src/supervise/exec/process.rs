@@ -13,7 +13,6 @@ use crate::oci::unsupported;
 use crate::output::io::Owner;
 use crate::request::Exec;
 use crate::supervise::task::Task;
-use crate::supervise::task::launches::owner;
 use crate::view::accounts::Wanted;
 
 impl Task {
@@ -101,7 +100,7 @@ impl Task {
 
     /// The user and group that own an exec's streams on the host.
     pub(crate) fn owner_of_streams(&self, process: &Process) -> Owner {
-        self.facts.read(|facts| owner(&self.spec, Some(process), &facts.particulars))
+        self.facts.read(|facts| Owner::of(&self.spec, Some(process), facts.particulars.stream_group))
     }
 
     /// Whether the request or the task's description sets HOME, for whoever the user is.

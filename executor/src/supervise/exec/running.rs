@@ -383,6 +383,7 @@ async fn clone_into(
             entrance: &handles.entrance,
             init,
             keeps_keyring,
+            preserved: 0,
         };
         let slots = handles.exec_slots.as_ref();
         exec.clone_exec(slots.map_or_else(SharedPid::new, |slots| slots.pid_of(number)))?

@@ -27,7 +27,7 @@ use crate::lifecycle::sandbox::{Life, Trigger};
 use crate::process::worker;
 use crate::supervise::handles::SandboxHandles;
 use crate::supervise::shim_cgroup::Overhead;
-use crate::supervise::task::units::remove_tasks_cgroup;
+use crate::hostside::task_units::remove_tasks_cgroup;
 use crate::view::network;
 use crate::view::rootfs::layers::{self, Layer};
 use crate::view::sandbox_namespaces;

@@ -28,7 +28,7 @@ use crate::stats::{self, Stats};
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
 use crate::supervise::task::nesting;
-use crate::supervise::task::units;
+use crate::hostside::task_units as units;
 use crate::watch::ProcessIdentity;
 
 impl Supervisor {

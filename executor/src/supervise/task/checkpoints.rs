@@ -18,7 +18,7 @@ use bowline_sys::{self as sys, Ended};
 
 use super::Task;
 use super::launch_plan::LaunchPlan;
-use super::units::remove_cgroup;
+use crate::hostside::task_units::remove_cgroup;
 use crate::lifecycle::Status;
 use crate::oci::bundle;
 use crate::output::io::Stdio;

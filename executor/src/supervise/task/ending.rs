@@ -9,7 +9,7 @@ use bowline_spec::signal::Signal;
 use bowline_sys::Ended;
 
 use super::Task;
-use super::units::remove_tasks_cgroup;
+use crate::hostside::task_units::remove_tasks_cgroup;
 use crate::disk::reserve::Put;
 use crate::facts::{Cgroups, TaskFacts};
 use crate::lifecycle::task::{Life, Trigger};

@@ -10,16 +10,14 @@ use bowline_spec::OWN_FOLDERS;
 use bowline_spec::id::TaskId;
 use bowline_spec::values::ByteSize;
 use jiff::Timestamp;
-use oci_spec::runtime::{Process, Spec};
 
 use super::Task;
 use super::launch_plan::LaunchPlan;
 use super::nesting;
-use super::units::remove_cgroup;
-use super::units::{self, Placeholder};
+use crate::hostside::task_units::{self as units, Placeholder, remove_cgroup};
 use crate::disk::folder::Record;
 use crate::disk::reserve::Reserve;
-use crate::facts::{Particulars, SandboxFacts};
+use crate::facts::SandboxFacts;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
 use crate::oci::bundle;
@@ -36,7 +34,6 @@ use crate::supervise::children::Expecting;
 use crate::supervise::exec::slots::ExecSlots;
 use crate::supervise::sandbox::connection;
 use crate::supervise::supervisor::{Leave, Supervisor, leaving_now};
-use crate::view::namespaces;
 use crate::view::rootfs;
 use crate::view::rootfs::Additions;
 use crate::view::rootfs::layers::{self, Layer};
@@ -372,7 +369,7 @@ impl Supervisor {
             input: if stdin == Input::Null && open { &Input::Open } else { &stdin },
             stdout: &said.stdout.map_or(stdout, Target::Path),
             stderr: &said.stderr.map_or(stderr, Target::Path),
-            owner: owner(&plan.spec, process, &plan.particulars),
+            owner: Owner::of(&plan.spec, process, plan.particulars.stream_group),
             logs,
             tails: [tail.clone(), tail.clone()],
             terminal: process.filter(|process| process.terminal() == Some(true)).map(|process| size.or_of(process)),
@@ -555,6 +552,8 @@ impl Supervisor {
             init,
             additions,
             start_mark,
+            successors: None,
+            preserved: 0,
         };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => {
@@ -587,11 +586,4 @@ fn note_existed(plan: &LaunchPlan, parents_made: Existed) {
     if let Err(error) = plan.folder.write_record(&record) {
         tracing::error!(%error, "the record lacks what existed of a cgroup");
     }
-}
-
-/// The user and group that own the streams of a process of this task on the host.
-pub fn owner(spec: &Spec, process: Option<&Process>, particulars: &Particulars) -> Owner {
-    let user = process.map_or((0, 0), |p| (p.user().uid(), p.user().gid()));
-    let (uid, gid) = namespaces::host_ids(spec, user.0, user.1);
-    Owner { uid, gid: particulars.stream_group.unwrap_or(gid) }
 }

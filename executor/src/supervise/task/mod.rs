@@ -12,7 +12,6 @@ pub(crate) mod nesting;
 pub(crate) mod pausing;
 pub(crate) mod planning;
 pub(crate) mod timeout;
-pub(crate) mod units;
 pub(crate) mod updates;
 pub(crate) mod watching;
 pub(crate) mod workload;
@@ -22,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_cgroup::{Cgroup, Layout};
+use bowline_cgroup::{Cgroup, Freezing, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
@@ -54,10 +53,6 @@ use launch_plan::LaunchPlan;
 
 /// How long a freeze may take: a process in the kernel freezes only when it returns from there.
 const FREEZE: Duration = Duration::from_secs(10);
-
-/// How often a cgroup of v1 is told to freeze before its processes run for a moment, and for how long they do.
-const FREEZES: u32 = 16;
-const THAW: Duration = Duration::from_millis(10);
 
 /// When processes that were killed and have not ended are checked first, and the longest interval between checks:
 /// cgroup v1 does not report that a cgroup was frozen.
@@ -336,14 +331,11 @@ impl Task {
     }
 
     /// Waits until a freeze is complete. Polls, because cgroup v1 does not report it.
-    ///
-    /// The kernel's v1 freezer loses a process that is forked meanwhile (seen on 6.18): it freezes when the freeze is
-    /// requested again. So each look requests it, and a cgroup that still does not freeze runs for a moment, as with runc.
     pub async fn frozen(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
         let give_up = Moment::now().after(FREEZE);
-        let mut looks = 0;
+        let mut freezing = Freezing::default();
         let steps = self.facts.read(|facts| facts.steps);
-        while !self.with_cgroup(|c| layout.is_frozen(c))? {
+        while let Some(wait) = self.with_cgroup(|cgroup| freezing.look(layout, cgroup))? {
             if self.facts.read(|facts| facts.steps) != steps {
                 let message = format!("task {} was resumed or stopped before it was frozen", self.id);
                 return Err(Error::new(Kind::WrongState, message));
@@ -353,11 +345,7 @@ impl Task {
                 let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);
                 return Err(Error::new(Kind::Timeout, message));
             }
-            looks = (looks + 1) % FREEZES;
-            let thaw = looks == 0 && layout.holds_frozen();
-            // Whatever fails here, the bound above ends this.
-            let _ = self.with_cgroup(|c| layout.freeze(c, !thaw))?;
-            tokio::time::sleep(if thaw { THAW } else { Duration::from_micros(200 << looks.min(8)) }).await;
+            tokio::time::sleep(wait).await;
         }
         Ok(())
     }

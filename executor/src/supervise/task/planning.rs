@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use oci_spec::runtime::Spec;
 
 use super::launch_plan::LaunchPlan;
-use super::units;
+use crate::hostside::task_units as units;
 use crate::disk::folder::{Folder, Lock, ROOTFS, Record};
 use crate::facts::Particulars;
 use crate::oci::bundle::{self, Configuration};

@@ -1,0 +1,190 @@
+//! A further process in a container.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use bowline_cgroup::Entry;
+use bowline_error::{Error, Kind, Result};
+use bowline_sys::SharedPid;
+use oci_spec::runtime::{Process, Spec};
+
+use super::{Begun, Container, Containers, Status, Streams, hand_terminal, streams};
+use crate::oci::tolerance;
+use crate::process::inheritance::{self, InheritedLimits};
+use crate::rights::seccomp::{self, Filter, Profile};
+use crate::start::cloning::{Live, Report};
+use crate::start::entrance::Entrance;
+use crate::start::exec_launch;
+use crate::view::namespaces::Namespaces;
+
+/// What is asked for with a further process.
+pub struct Exec {
+    /// The process. What it leaves open, the container's own process says.
+    pub process: Process,
+    /// A cgroup below that of the container.
+    pub cgroup: Option<String>,
+    /// Whether it may be begun in a paused container: it then waits, frozen, until that goes on.
+    pub ignores_pause: bool,
+    /// Its streams.
+    pub streams: Streams,
+}
+
+/// What an exec needs of its container.
+struct Into<'a> {
+    container: &'a Container,
+    spec: &'a Spec,
+    filter: Option<&'a Filter>,
+    namespaces: &'a Namespaces,
+    entrance: &'a Entrance,
+    init: &'a Live,
+    bundle: &'a std::path::Path,
+}
+
+impl Containers {
+    /// Starts a process in the container; returns once its program is executed. `known` is called with its pidfd and pid
+    /// before that.
+    ///
+    /// # Errors
+    /// `WrongState` where the container has ended, or is paused; `BadSpec` for a process with less protection than the
+    /// container's own.
+    pub async fn exec(
+        &self,
+        id: &str,
+        wanted: Exec,
+        known: impl FnOnce(BorrowedFd<'_>, i32) -> Result<()>,
+    ) -> Result<Begun> {
+        inheritance::leave_behind(InheritedLimits::Managers)?;
+        let container = self.find(id)?;
+        match self.status(&container)? {
+            Status::Created | Status::Running => {}
+            Status::Paused if wanted.ignores_pause => {}
+            status => return Err(container.is_in(status, "nothing can be executed in it")),
+        }
+        let stopped = || container.is_in(Status::Stopped, "nothing can be executed in it");
+        let init = container.init()?.ok_or_else(stopped)?;
+        let mut configuration = container.configuration()?;
+        let spec = &configuration.spec;
+        let mut process = wanted.process;
+        protect(&mut process, spec)?;
+        wanted.streams.announce(&mut process);
+        let namespaces = Namespaces::of(spec)?;
+        if !namespaces.in_user_namespace() {
+            tolerance::grant(&mut process).inspect(|note| tracing::warn!("{note}"));
+        }
+        let filter = match configuration.seccomp.take() {
+            Some(profile) => {
+                let profile = Profile::Given(Box::new(profile));
+                Some(seccomp::filter(profile, &self.state.filter_cache()).await?)
+            }
+            None => None,
+        };
+        let recorded = &container.record.launched_in;
+        let entrance = Entrance::again(init.pid, &namespaces, filter.as_ref(), false, recorded)?;
+        entrance.check().map_err(|error| error.within(format_args!("container {id}")))?;
+        let cgroup = self.cgroup(&container)?.ok_or_else(|| {
+            Error::new(Kind::WrongState, format!("cgroup {} of container {id} has gone", container.record.cgroup))
+        })?;
+        let layout = self.layout()?;
+        let (spec, bundle) = (&configuration.spec, container.bundle());
+        let (stdio, terminal) = streams(spec, &process)?;
+        let of = Into {
+            container: &container,
+            spec,
+            filter: filter.as_ref(),
+            namespaces: &namespaces,
+            entrance: &entrance,
+            init: &init,
+            bundle: &bundle,
+        };
+        let below = wanted.cgroup.as_deref().map(|path| self.below(&container, path)).transpose()?;
+        let entry = below.as_ref().unwrap_or(&cgroup).entry();
+        let clone = async |entry| of.clone(&process, &stdio, entry, wanted.streams.preserved).await;
+        let (mut report, live) = match clone(entry).await? {
+            Some(cloned) => cloned,
+            // Its processes are a level down: see cgroup-v2, "no internal processes".
+            None => {
+                let below = layout.below_of(&cgroup, init.pid)?;
+                let none = || Error::new(Kind::WrongState, format!("no cgroup of container {id} takes a process"));
+                clone(below.entry(&cgroup)).await?.ok_or_else(none)?
+            }
+        };
+        drop(stdio);
+        known(live.pidfd.as_fd(), live.pid)?;
+        report.executed().await?;
+        let terminal = hand_terminal(terminal, wanted.streams.console.as_ref())?;
+        Ok(Begun { live, terminal })
+    }
+
+    /// The cgroup at `path` below that of the container.
+    fn below(&self, container: &Container, path: &str) -> Result<bowline_cgroup::Cgroup> {
+        let whole = format!("{}/{}", container.record.cgroup, path.trim_matches('/'));
+        let path = bowline_cgroup::checked_path(&whole)?;
+        let none = || Error::new(Kind::NotFound, format!("cgroup {whole} does not exist"));
+        self.layout()?.open(&format!("/{}", path.trim_start_matches('/')))?.ok_or_else(none)
+    }
+}
+
+impl Into<'_> {
+    /// Clones the process into a cgroup; `None` where that takes no process.
+    async fn clone(
+        &self,
+        process: &Process,
+        stdio: &crate::output::io::Stdio,
+        entry: Entry,
+        preserved: u32,
+    ) -> Result<Option<(Report, Live)>> {
+        let keeps_keyring = self.container.record.container.as_ref().is_some_and(|container| container.keeps_keyring);
+        let exec = exec_launch::Exec {
+            process,
+            id: self.container.id.as_str(),
+            bundle: self.bundle,
+            spec: self.spec,
+            filter: self.filter,
+            stdio,
+            null: None,
+            entry,
+            namespaces: self.namespaces,
+            entrance: self.entrance,
+            init: self.init,
+            keeps_keyring,
+            preserved,
+        };
+        let mut report = exec.clone_exec(SharedPid::new())?;
+        let Some(pid) = report.cloned(std::future::pending()).await? else { return Ok(None) };
+        let live = report.open(pid).await?;
+        Ok(Some((report, live)))
+    }
+}
+
+/// Gives a process the protection of the container's own, where it does not say.
+///
+/// # Errors
+/// `BadSpec` where it asks for less.
+fn protect(process: &mut Process, spec: &Spec) -> Result<()> {
+    let Some(own) = spec.process() else { return Ok(()) };
+    if process.capabilities().is_none() {
+        process.set_capabilities(own.capabilities().clone());
+    }
+    if process.apparmor_profile().as_ref().is_none_or(String::is_empty) {
+        process.set_apparmor_profile(own.apparmor_profile().clone());
+    }
+    if process.selinux_label().as_ref().is_none_or(String::is_empty) {
+        process.set_selinux_label(own.selinux_label().clone());
+    }
+    match (own.no_new_privileges(), process.no_new_privileges()) {
+        (Some(true), Some(false)) => {
+            let message = "process.noNewPrivileges: the container's own process may gain none, and this one is to";
+            return Err(Error::new(Kind::BadSpec, message).hint("leave it out"));
+        }
+        (own, None) => {
+            process.set_no_new_privileges(own);
+        }
+        _ => {}
+    }
+    if process.rlimits().is_none() {
+        process.set_rlimits(own.rlimits().clone());
+    }
+    if process.oom_score_adj().is_none() {
+        process.set_oom_score_adj(own.oom_score_adj());
+    }
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! Containers that no shim stays beside: each call takes its container over from the record, does one thing, and leaves.
+//! The command of an OCI runtime works like this.
+//!
+//! ```text
+//!   create ─► record ─► init ─► recorded ─► held; its creator leaves
+//!   start  ─► record ─ orders ─► init ─ report ─► the program runs        (FIFOs of the container's folder)
+//!   exec, kill, pause ─► record ─► init by pid and start, cgroup by its identity ─► done
+//!   delete ─► ended ─► cgroup, poststop hooks ─► folder
+//! ```
+//!
+//! Whoever changes the state holds the lock of the folder: create, start and delete. `state` and `list` only read. Init and
+//! execs are children of the process that makes the call, and so of its parent once it has left. Must not: keep anything
+//! in memory that the next call needs.
+
+mod create;
+mod end;
+mod exec;
+mod start;
+
+use std::cell::OnceCell;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+
+use bowline_cgroup::{self as cgroup, Cgroup, Layout};
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::id::TaskId;
+use oci_spec::runtime::{Process, Spec};
+use rustix::fs::{Mode, OFlags};
+use tokio::task::LocalSet;
+
+pub use create::Create;
+pub use exec::Exec;
+
+use crate::disk::folder::{Folder, Record, StateDir};
+use crate::hostside::systemd::Systemd;
+use crate::oci::bundle::{self, Configuration};
+use crate::output::io::{self, Awaited, End, Owner, Stdio, WindowSize};
+use crate::process::fd_passing;
+use crate::start::cloning::Live;
+
+/// The FIFO that init reads its order to start from, and the one that it reports to then.
+const ORDERS: &str = "orders";
+const REPORT: &str = "report";
+
+/// The containers of one state folder.
+pub struct Containers {
+    state: StateDir,
+    systemd: Systemd,
+    layout: OnceCell<Layout>,
+}
+
+/// The state of a container (OCI runtime specification, "State").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Its `create` has not ended.
+    Creating,
+    /// Init waits for its start.
+    Created,
+    /// The program runs.
+    Running,
+    /// All processes are frozen.
+    Paused,
+    /// Init has ended.
+    Stopped,
+}
+
+impl Status {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Creating => "creating",
+            Status::Created => "created",
+            Status::Running => "running",
+            Status::Paused => "paused",
+            Status::Stopped => "stopped",
+        }
+    }
+}
+
+/// One container, as its record says.
+pub struct Container {
+    /// The id of the container.
+    pub id: TaskId,
+    /// What is recorded.
+    pub record: Record,
+    folder: Folder,
+}
+
+/// Where a process of a container has its streams.
+#[derive(Debug, Default)]
+pub struct Streams {
+    /// The socket that gets the terminal of a process that has one. Without it, [`Begun::terminal`] is the caller's.
+    pub console: Option<OwnedFd>,
+    /// How many of the caller's descriptors, from 3 on, the process gets.
+    pub preserved: u32,
+    /// How many of these are sockets that it is told of by LISTEN_FDS (sd_listen_fds(3)).
+    pub listening: u32,
+}
+
+impl Streams {
+    /// Tells the process of the sockets that it gets. The first process of a container has the pid 1 in it.
+    fn announce(&self, process: &mut Process) {
+        if self.listening > 0 {
+            let mut env = process.env().clone().unwrap_or_default();
+            env.extend([format!("LISTEN_FDS={}", self.listening), "LISTEN_PID=1".to_owned()]);
+            process.set_env(Some(env));
+        }
+    }
+}
+
+/// A process that was begun.
+pub struct Begun {
+    /// The process.
+    pub live: Live,
+    /// The terminal that nobody has got yet.
+    pub terminal: Option<OwnedFd>,
+}
+
+/// Runs one call in the calling thread, which must be the only one.
+///
+/// # Errors
+/// What `call` returns.
+pub fn run<T>(call: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.doing(Kind::Internal, || "cannot start the event loop")?;
+    LocalSet::new().block_on(&runtime, call())
+}
+
+impl Containers {
+    /// The containers in the folder at `state`, which need not exist.
+    pub fn new(state: impl Into<PathBuf>, systemd: Systemd) -> Containers {
+        Containers { state: StateDir::new(state), systemd, layout: OnceCell::new() }
+    }
+
+    /// The container `id`.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; `Damaged` where its record cannot be read.
+    pub fn find(&self, id: &str) -> Result<Container> {
+        let none = || Error::new(Kind::NotFound, format!("container does not exist: {id}"));
+        let id: TaskId = id.parse().map_err(|_| none())?;
+        self.state.check()?;
+        let folder = self.state.folder(&id).pinned().map_err(|error| if is_gone(&error) { none() } else { error })?;
+        let record = folder.record()?.ok_or_else(none)?;
+        Ok(Container { id, record, folder })
+    }
+
+    /// All containers that there are, in the order of their ids. One whose record cannot be read comes with the error.
+    ///
+    /// # Errors
+    /// `Internal` where the folder cannot be read.
+    pub fn all(&self) -> Result<Vec<(TaskId, Result<Container>)>> {
+        let ids = self.state.ids()?.into_iter();
+        let all = ids.map(|id| (id.clone(), self.find(id.as_str())));
+        // One that was deleted meanwhile is none.
+        Ok(all.filter(|(_, found)| !found.as_ref().is_err_and(is_gone)).collect())
+    }
+
+    fn layout(&self) -> Result<&Layout> {
+        match self.layout.get() {
+            Some(layout) => Ok(layout),
+            None => cgroup::detect().map(|layout| self.layout.get_or_init(|| layout)),
+        }
+    }
+
+    /// The cgroup of the container, if it is there.
+    fn cgroup(&self, container: &Container) -> Result<Option<Cgroup>> {
+        let (layout, record) = (self.layout()?, &container.record);
+        let found = layout.open(&record.cgroup)?;
+        let is_its = |cgroup: &Cgroup| record.identity.as_ref().is_some_and(|of| of.is_of(layout, cgroup));
+        match (found.filter(is_its), &record.unit) {
+            (Some(_), Some(unit)) => layout.adopt(unit).map(Some),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// The state of the container.
+    ///
+    /// # Errors
+    /// `Internal` where the kernel does not tell.
+    pub fn status(&self, container: &Container) -> Result<Status> {
+        if container.creator()?.is_some() {
+            return Ok(Status::Creating);
+        }
+        if container.init()?.is_none() {
+            return Ok(Status::Stopped);
+        }
+        let cgroup = self.cgroup(container)?;
+        let layout = self.layout()?;
+        Ok(match cgroup.is_some_and(|cgroup| layout.is_frozen(&cgroup)) {
+            true => Status::Paused,
+            false if container.orders()?.is_some() => Status::Created,
+            false => Status::Running,
+        })
+    }
+
+    /// The pids of the container's processes on the host.
+    ///
+    /// # Errors
+    /// `Internal` where the cgroup cannot be read.
+    pub fn processes(&self, container: &Container) -> Result<Vec<i32>> {
+        let cgroup = self.cgroup(container)?;
+        let layout = self.layout()?;
+        Ok(cgroup.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default())
+    }
+}
+
+fn is_gone(error: &Error) -> bool {
+    error.kind() == Kind::NotFound
+}
+
+impl Container {
+    /// Init, if it has not ended: a zombie has.
+    fn init(&self) -> Result<Option<Live>> {
+        if self.record.runs() { self.record.live_init() } else { Ok(None) }
+    }
+
+    /// The pid of init, 0 once that has ended.
+    pub fn pid(&self) -> i32 {
+        self.record.pid.filter(|_| self.record.runs()).unwrap_or_default()
+    }
+
+    /// The process that creates the container, if it still does.
+    fn creator(&self) -> Result<Option<OwnedFd>> {
+        let creator = self.record.container.as_ref().and_then(|container| container.creator);
+        let Some((pid, started)) = creator else { return Ok(None) };
+        bowline_sys::open_process(pid, started).doing(Kind::Internal, || format!("cannot look for process {pid}"))
+    }
+
+    /// The FIFO of init's orders, for as long as init waits for them.
+    fn orders(&self) -> Result<Option<OwnedFd>> {
+        let path = self.folder.file(ORDERS);
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(orders) => Ok(Some(orders)),
+            Err(rustix::io::Errno::NXIO | rustix::io::Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno).doing(Kind::Internal, || format!("cannot open {}", path.display())),
+        }
+    }
+
+    /// The configuration that the container was created with.
+    fn configuration(&self) -> Result<Configuration> {
+        let bundle = self.record.container.as_ref().map(|container| container.bundle.clone()).unwrap_or_default();
+        let mut configuration = bundle::read_once(&bundle, &self.folder)?;
+        crate::view::joined_users::complete(&mut configuration.spec)?;
+        Ok(configuration)
+    }
+
+    /// The configuration as it was written.
+    ///
+    /// # Errors
+    /// `Damaged` where it cannot be read.
+    pub fn config(&self) -> Result<serde_json::Value> {
+        let path = self.folder.file("config.json");
+        let what = || format!("cannot read {}", path.display());
+        let text = crate::rights::trust::read(&path).doing(Kind::Damaged, what)?;
+        serde_json::from_slice(&text).doing(Kind::Damaged, what)
+    }
+
+    fn bundle(&self) -> PathBuf {
+        self.record.container.as_ref().map(|container| container.bundle.clone()).unwrap_or_default()
+    }
+
+    fn is_in(&self, status: Status, why: &str) -> Error {
+        Error::new(Kind::WrongState, format!("container {} is {}: {why}", self.id, status.as_str()))
+    }
+}
+
+/// The streams of the calling process, for a process of the container; or a terminal, which it makes itself.
+fn streams(spec: &Spec, process: &Process) -> Result<(Stdio, Option<Awaited>)> {
+    if process.terminal() == Some(true) {
+        let (wish, awaited) = io::wish(WindowSize::default().or_of(process))?;
+        let stdio =
+            Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish), kept: Vec::new() };
+        return Ok((stdio, Some(awaited)));
+    }
+    let owner = Owner::of(spec, Some(process), None);
+    let end = |fd: std::io::Result<OwnedFd>| -> Result<End> {
+        let fd = fd.doing(Kind::Internal, || "cannot pass on a standard stream")?;
+        inherited(fd, owner)
+    };
+    let stdin = end(std::io::stdin().as_fd().try_clone_to_owned())?;
+    let stdout = end(std::io::stdout().as_fd().try_clone_to_owned())?;
+    let stderr = end(std::io::stderr().as_fd().try_clone_to_owned())?;
+    Ok((Stdio { stdin, stdout, stderr, terminal: None, kept: Vec::new() }, None))
+}
+
+/// A stream of the caller's. The process owns it, where that can be: it may open `/dev/stdout` again. It gets its own
+/// null device in the place of the host's.
+fn inherited(fd: OwnedFd, owner: Owner) -> Result<End> {
+    let file = std::fs::File::from(fd);
+    if io::is_null(&file)? {
+        return Ok(End::Null);
+    }
+    let fd = OwnedFd::from(file);
+    // Files of some file systems, and of other users, cannot be given away: so with runc.
+    let _ = owner.take(&fd);
+    Ok(End::Fd(fd))
+}
+
+/// Hands the terminal that a process has made to the caller's socket, or to the caller.
+fn hand_terminal(awaited: Option<Awaited>, console: Option<&OwnedFd>) -> Result<Option<OwnedFd>> {
+    let Some(master) = awaited.map(Awaited::master).transpose()? else { return Ok(None) };
+    let Some(console) = console else { return Ok(Some(master)) };
+    fd_passing::send(console.as_fd(), b"/dev/ptmx", master.as_fd())
+        .doing(Kind::Internal, || "cannot send the terminal to the console socket")?;
+    Ok(None)
+}

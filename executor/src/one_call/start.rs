@@ -1,0 +1,61 @@
+//! Starting a container that was created.
+
+use bowline_error::{Doing, Error, Kind, Result};
+use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags};
+
+use super::{Container, Containers, ORDERS, REPORT, Status};
+use crate::disk::folder::Owner;
+use crate::process::worker;
+use crate::start::hooks::{Container as Hooked, Point};
+use crate::start::launch::Held;
+
+impl Containers {
+    /// Has init execute the program; returns once it does, and the poststart hooks have run.
+    ///
+    /// # Errors
+    /// `WrongState` where the container was started before, is paused, or has ended; why the program cannot be executed;
+    /// the first poststart hook that fails, which ends the container.
+    pub async fn start(&self, id: &str) -> Result<Container> {
+        let mut container = self.find(id)?;
+        let Owner::Nobody(_lock) = container.folder.owner()? else {
+            let message = format!("container {id} is being created, started or deleted by another process");
+            return Err(Error::new(Kind::WrongState, message));
+        };
+        // It may have been started meanwhile.
+        container = self.find(id)?;
+        match self.status(&container)? {
+            Status::Created => {}
+            status => return Err(container.is_in(status, "only a created one can be started")),
+        }
+        let (Some(init), Some(orders)) = (container.init()?, container.orders()?) else {
+            return Err(container.is_in(Status::Stopped, "it cannot be started"));
+        };
+        let path = container.folder.file(REPORT);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let what = || format!("cannot open {}", path.display());
+        let report = rustix::fs::open(&path, flags, Mode::empty()).doing(Kind::Internal, what)?;
+        let held = Held::again(orders, report)?;
+        let ended = init.pidfd.try_clone().doing(Kind::Internal, || "cannot watch init")?;
+        tokio::select! {
+            biased;
+            started = held.start() => started?,
+            // Its end closes the pipe too, unless a hook of its has that open.
+            () = worker::ended(ended) => {}
+        }
+        container.record.started_at = Some(Timestamp::now());
+        container.folder.write_record(&container.record)?;
+        for name in [ORDERS, REPORT] {
+            // They go with the folder otherwise.
+            let _ = std::fs::remove_file(container.folder.file(name));
+        }
+        let configuration = container.configuration()?;
+        let bundle = container.bundle();
+        let hooked = Hooked { id, bundle: &bundle, spec: &configuration.spec };
+        if let Err(error) = hooked.run(Point::Poststart, Some(init.pid), std::future::pending(), Err).await {
+            self.end_all(&container, &init)?;
+            return Err(error);
+        }
+        Ok(container)
+    }
+}

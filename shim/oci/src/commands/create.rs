@@ -1,0 +1,142 @@
+//! `create`, and `run`, which goes on from there.
+
+use std::path::{Path, PathBuf};
+
+use bowline_executor::internal::{Begun, Containers, Create, Streams, close_all_but, run_call};
+use bowline_executor::{Doing, Error, Kind, Result};
+
+use super::Call;
+use crate::arguments::{Flag, Given, switch, usage, value};
+use crate::attached::{self, Signals};
+use crate::globals;
+use crate::handing;
+
+/// The flags of both.
+pub const FLAGS: &[Flag] = &[
+    value(&["bundle", "b"]),
+    value(&["config", "f"]),
+    value(&["console-socket"]),
+    value(&["pidfd-socket"]),
+    value(&["pid-file"]),
+    value(&["preserve-fds"]),
+    switch(&["no-pivot"]),
+    switch(&["no-new-keyring"]),
+];
+
+/// What `run` has besides.
+pub const OF_RUN: &[Flag] = &[switch(&["detach", "d"]), switch(&["keep"]), switch(&["no-subreaper"])];
+
+/// The streams that the flags ask for. Descriptors of the caller that nobody asks for are closed.
+///
+/// # Errors
+/// `Usage` for a socket that nobody listens at.
+pub fn streams(flags: &Given) -> Result<Streams> {
+    let own = std::process::id().to_string();
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let is_for_us = std::env::var("LISTEN_PID").is_ok_and(|pid| pid == own);
+    let listening = number("LISTEN_FDS").filter(|_| is_for_us).unwrap_or_default();
+    let preserved = listening.saturating_add(flags.number("preserve-fds")?.unwrap_or_default());
+    if preserved > 65_536 {
+        return Err(usage(format!("--preserve-fds: {preserved} descriptors are more than a process has")));
+    }
+    // A caller such as conmon leaves its own open.
+    close_all_but(&mut (3..3 + preserved.cast_signed()).collect::<Vec<_>>());
+    let console = flags.value("console-socket").filter(|path| !path.is_empty());
+    let console = console.map(|path| handing::connect("console-socket", path)).transpose()?;
+    Ok(Streams { console, preserved, listening })
+}
+
+/// What is to be done once the process is known, and before it goes on.
+pub fn known(flags: &Given) -> Result<impl FnOnce(std::os::fd::BorrowedFd<'_>, i32) -> Result<()> + use<>> {
+    let pid_file = flags.value("pid-file").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let socket = flags.value("pidfd-socket").filter(|path| !path.is_empty());
+    let socket = socket.map(|path| handing::connect("pidfd-socket", path)).transpose()?;
+    Ok(move |pidfd: std::os::fd::BorrowedFd<'_>, pid: i32| {
+        socket.as_ref().map_or(Ok(()), |socket| handing::send_pidfd(socket, pidfd))?;
+        pid_file.as_deref().map_or(Ok(()), |path| handing::write_pid(path, pid))
+    })
+}
+
+fn wanted(call: &Call<'_>) -> Result<Create> {
+    let flags = &call.flags;
+    let id = call.id()?;
+    let id = id.parse().map_err(|error| usage(format!("{error}")))?;
+    if flags.is_on("no-pivot") {
+        let message = "--no-pivot: a container's root is entered by pivot_root alone: chroot could be left again";
+        return Err(Error::new(Kind::Unsupported, message));
+    }
+    let streams = streams(flags)?;
+    let bundle = flags.value("bundle").filter(|path| !path.is_empty()).unwrap_or(".");
+    let bundle = std::fs::canonicalize(bundle).doing(Kind::NotFound, || format!("cannot use the bundle {bundle}"))?;
+    let config = flags.value("config").map(|file| Path::new(file).to_owned());
+    Ok(Create {
+        id,
+        bundle,
+        config,
+        driver: globals::driver(call.globals)?,
+        keeps_keyring: flags.is_on("no-new-keyring"),
+        streams,
+        known: Box::new(known(flags)?),
+    })
+}
+
+/// A terminal needs somebody who takes it.
+fn check_terminal(begun: &Begun) -> Result<()> {
+    if begun.terminal.is_none() {
+        return Ok(());
+    }
+    Err(usage("the process has a terminal, and nobody takes it: give --console-socket"))
+}
+
+/// Creates a container.
+pub fn create(call: &Call<'_>) -> Result<u8> {
+    let containers = globals::containers(call.globals)?;
+    let wanted = wanted(call)?;
+    let id = wanted.id.clone();
+    run_call(async || {
+        let begun = containers.create(wanted).await?;
+        if let Err(error) = check_terminal(&begun) {
+            drop(begun);
+            containers.delete(id.as_str(), true)?;
+            return Err(error);
+        }
+        Ok(0)
+    })
+}
+
+/// Creates a container, starts it, and waits for its end, unless it is detached.
+pub fn run(call: &Call<'_>) -> Result<u8> {
+    let containers = globals::containers(call.globals)?;
+    let wanted = wanted(call)?;
+    let id = wanted.id.as_str().to_owned();
+    let detached = call.flags.is_on("detach");
+    let signals = if detached { None } else { Some(Signals::begin()?) };
+    let started = run_call(async || {
+        let begun = containers.create(wanted).await?;
+        let started = match if detached { check_terminal(&begun) } else { Ok(()) } {
+            Ok(()) => containers.start(&id).await.map(drop),
+            Err(error) => Err(error),
+        };
+        match started {
+            Ok(()) => Ok(begun),
+            Err(error) => {
+                drop(begun);
+                give_up(&containers, &id);
+                Err(error)
+            }
+        }
+    });
+    let Some(signals) = signals else { return started.map(|_| 0) };
+    let code = attached::follow(started?, &signals);
+    if !call.flags.is_on("keep") {
+        containers.delete(&id, true)?;
+    }
+    code
+}
+
+/// Removes a container that could not be started. The error of the start is the one to tell.
+fn give_up(containers: &Containers, id: &str) {
+    if let Err(error) = containers.delete(id, true) {
+        tracing::error!(%error, "a container that could not be started is left");
+    }
+}

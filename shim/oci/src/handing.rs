@@ -1,0 +1,45 @@
+//! What is handed to the caller of a command besides its answer: pid files, terminals, pidfds.
+
+use std::fs;
+use std::io::{IoSlice, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use bowline_executor::{Doing, Kind, Result};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// Connects to the socket that `flag` names.
+///
+/// # Errors
+/// `Usage` where nobody listens there.
+pub fn connect(flag: &str, path: &str) -> Result<OwnedFd> {
+    UnixStream::connect(path).map(OwnedFd::from).doing(Kind::Usage, || format!("--{flag}: cannot connect to {path}"))
+}
+
+/// Sends a pidfd to a socket.
+///
+/// # Errors
+/// `Internal` where the other end has gone.
+pub fn send_pidfd(socket: &OwnedFd, pidfd: BorrowedFd<'_>) -> Result<()> {
+    let fds = [pidfd];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let sent = sendmsg(socket, &[IoSlice::new(b"pidfd")], &mut ancillary, SendFlags::NOSIGNAL);
+    sent.map(drop).doing(Kind::Internal, || "cannot send the pidfd to its socket")
+}
+
+/// Writes a pid file, whole: it is renamed into its place.
+///
+/// # Errors
+/// `Usage` where it cannot be written.
+pub fn write_pid(path: &Path, pid: i32) -> Result<()> {
+    let what = || format!("--pid-file: cannot write {}", path.display());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = fs::File::create(&aside).and_then(|mut file| file.write_all(pid.to_string().as_bytes()));
+    let put = written.and_then(|()| fs::rename(&aside, path));
+    put.inspect_err(|_| drop(fs::remove_file(&aside))).doing(Kind::Usage, what)
+}

@@ -1,0 +1,86 @@
+//! `bowline-oci`, the command of an OCI runtime: what conmon, Podman, CRI-O, Buildah, containerd's shim for runc and dockerd
+//! call in the place of runc or crun.
+//!
+//! ```text
+//!   arguments ─► command ─► `Containers` of the executor ─► one call ─► answer, code
+//! ```
+//!
+//! Nothing stays resident: see `one_call` in bowline-executor. Must not: have a second implementation of what the executor
+//! does.
+
+mod arguments;
+mod attached;
+mod commands;
+mod globals;
+mod handing;
+mod process;
+mod state;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use bowline_executor::{Error, Kind};
+use tracing::Level;
+
+use arguments::parse;
+use globals::Log;
+
+/// The code for an error of the command itself.
+const FAILED: u8 = 1;
+/// That of `exec`, whose other codes are those of the process.
+const EXEC_FAILED: u8 = 255;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let mut log = None;
+    match run(&arguments, &mut log) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            let message = line(&error);
+            let _ = writeln!(std::io::stderr().lock(), "{message}");
+            if let Some(log) = &log {
+                log.write("error", &message);
+            }
+            let is_exec = parse(&arguments, &[globals::FLAGS]).is_ok_and(|(_, rest)| rest.first().is_some_and(|c| c == "exec"));
+            ExitCode::from(if is_exec { EXEC_FAILED } else { FAILED })
+        }
+    }
+}
+
+fn run(arguments: &[String], log: &mut Option<Log>) -> bowline_executor::Result<u8> {
+    let (flags, rest) = parse(arguments, &[globals::FLAGS])?;
+    *log = Log::of(&flags)?;
+    let level = if flags.is_on("debug") { Level::DEBUG } else { bowline_log::level(Level::WARN) };
+    let (of_log, is_debugged) = (Log::of(&flags)?, flags.is_on("debug"));
+    bowline_log::begin(level, move |metadata, event| {
+        let fields = event.fields.iter().map(|(name, value)| format!(" {name}={}", bowline_log::quoted(value)));
+        let message = event.message.clone() + &fields.collect::<String>();
+        let level = metadata.level().as_str().to_lowercase();
+        match &of_log {
+            Some(log) => log.write(&level, &message),
+            // Stderr may be the container's own.
+            None if is_debugged => drop(writeln!(std::io::stderr().lock(), "{level}: {message}")),
+            None => {}
+        }
+    });
+    if flags.is_on("version") {
+        return commands::version();
+    }
+    match rest.split_first() {
+        Some((command, rest)) if !flags.is_on("help") => commands::run(command, rest, &flags),
+        _ => commands::help(),
+    }
+}
+
+/// An error as one line, in the words by which callers tell errors apart: Podman looks for those of a command that is not
+/// there, and of one that may not be executed.
+fn line(error: &Error) -> String {
+    let known = match error.kind() {
+        Kind::CommandNotFound => ": executable file not found in $PATH: no such file or directory",
+        Kind::NotExecutable => ": permission denied",
+        _ => "",
+    };
+    let hint = error.hint_text().map(|hint| format!(" (hint: {hint})")).unwrap_or_default();
+    format!("{}{known}{hint}", error.message()).replace('\n', " ")
+}

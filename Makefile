@@ -14,7 +14,7 @@ BIN = $(abspath $(TARGET)/bin)
 # Namespaces and cgroups need root.
 ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 # What is installed: each package, with its binary's name where a manager finds that by another.
-PROGRAMS = bowline bowline-shim bowline-init bowline-containerd:containerd-shim-bowline-v1 bowline-nomad:nomad-driver-bowline
+PROGRAMS = bowline bowline-shim bowline-init bowline-oci bowline-containerd:containerd-shim-bowline-v1 bowline-nomad:nomad-driver-bowline
 PACKAGES = $(foreach program,$(PROGRAMS),$(firstword $(subst :, ,$(program))))
 BINARIES = $(foreach program,$(PROGRAMS),$(lastword $(subst :, ,$(program))))
 DENY = $(TARGET)/tools/bin/cargo-deny
@@ -25,7 +25,7 @@ DEB = $(TARGET)/deb/bowline.deb
 help:
 	@sed -n 's/^## /  make /p' Makefile
 
-## build     release binaries: static, five files, nothing else needed to run them
+## build     release binaries: static, six files, nothing else needed to run them
 .PHONY: build
 build:
 	@scripts/need build
@@ -315,7 +315,7 @@ vm-image:
 ## test-reference   the tests of containerd's shim and the attacks on it, with containerd's own in place of bowline's
 .PHONY: test-reference
 test-reference: need-test
-	UNDER_TEST=reference $(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test cases -- containerd_ cri_ hostile_
+	UNDER_TEST=reference $(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test cases -- containerd:: cri:: hostile::
 
 # Older and newer systems than the one that every change is tested on.
 ## test-bullseye, test-bookworm, test-sid   the same on Debian's releases before and to come

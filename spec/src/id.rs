@@ -36,6 +36,19 @@ impl TaskId {
     pub fn of_manager(text: &str) -> Result<TaskId, Invalid> {
         checked(text, LONGEST_OF_A_MANAGER)
     }
+
+    /// The id of a container of an OCI runtime's command, as runc takes it: letters, digits and `_ + . -`, as many as a
+    /// folder's name has. It does not begin with a dot or a dash.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_container(text: &str) -> Result<TaskId, Invalid> {
+        // What else is allowed is as in every id.
+        let plain: String = text.chars().map(|c| if c == '+' { '-' } else { c }).collect();
+        let first = plain.strip_prefix('_').map_or(plain.clone(), |rest| format!("0{rest}"));
+        checked(&first, LONGEST_ON_HOST).map_err(|_| Invalid::value(format!("invalid container ID format: {text:?}")))?;
+        Ok(TaskId(text.into()))
+    }
 }
 
 /// Checks the name of a task's cgroup: the id, and after it what tells its state folder from others.

@@ -66,7 +66,7 @@ impl Containers {
         };
         self.state.make()?;
         self.state.check()?;
-        let (folder, lock) = self.state.create(&id).map_err(taken)?;
+        let (folder, lock) = self.state.create_container(&id).map_err(taken)?;
         let created = self.create_in(&folder, wanted).await;
         if created.is_err() {
             folder.remove_quietly(lock)?;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bowline_cgroup::Freezing;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -139,7 +140,7 @@ impl Containers {
 
     /// Removes the folder of a creation that was killed before it had written a record.
     fn delete_unrecorded(&self, id: &str, force: bool, none: Error) -> Result<LeftAlone> {
-        let folder = id.parse().ok().map(|id| self.state.folder(&id)).filter(|folder| folder.path().is_dir());
+        let folder = TaskId::of_container(id).ok().map(|id| self.state.folder(&id)).filter(|folder| folder.path().is_dir());
         match folder.map(|folder| folder.owner().map(|owner| (folder, owner))).transpose()? {
             Some((folder, Owner::Nobody(lock))) => folder.remove_quietly(lock).map(|()| LeftAlone::new()),
             _ if force => Ok(LeftAlone::new()),

@@ -138,7 +138,7 @@ impl Containers {
     /// `NotFound` where there is none; `Damaged` where its record cannot be read.
     pub fn find(&self, id: &str) -> Result<Container> {
         let none = || Error::new(Kind::NotFound, format!("container does not exist: {id}"));
-        let id: TaskId = id.parse().map_err(|_| none())?;
+        let id = TaskId::of_container(id).map_err(|_| none())?;
         self.state.check()?;
         let folder = self.state.folder(&id).pinned().map_err(|error| if is_gone(&error) { none() } else { error })?;
         let record = folder.record()?.ok_or_else(none)?;

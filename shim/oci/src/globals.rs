@@ -100,6 +100,6 @@ pub fn containers(flags: &Given) -> Result<Containers> {
 
 /// A program that is installed beside this one.
 fn beside(name: &str) -> PathBuf {
-    let own = std::env::current_exe().unwrap_or_default();
+    let own = crate::seal::installed();
     own.parent().unwrap_or(Path::new("/usr/bin")).join(name)
 }

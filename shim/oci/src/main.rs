@@ -14,6 +14,7 @@ mod commands;
 mod globals;
 mod handing;
 mod process;
+mod seal;
 mod state;
 
 use std::io::Write as _;
@@ -77,7 +78,7 @@ fn run(arguments: &[String], log: &mut Option<Log>) -> bowline_executor::Result<
 /// there, and of one that may not be executed.
 fn line(error: &Error) -> String {
     let known = match error.kind() {
-        Kind::CommandNotFound => ": executable file not found in $PATH: no such file or directory",
+        Kind::CommandNotFound => ": executable file not found in $PATH",
         Kind::NotExecutable => ": permission denied",
         _ => "",
     };

@@ -18,6 +18,9 @@ use crate::rights::trust;
 /// but the installed ones.
 pub const LASTING: &str = "/var/lib/bowline";
 
+/// What a container without a shim is called in errors.
+const CONTAINER: &str = "container";
+
 /// The folder that holds one folder for each task.
 #[derive(Debug, Clone)]
 pub struct StateDir {
@@ -115,6 +118,11 @@ impl StateDir {
         self.create_with(id, "task", |folder| folder.first_lock(File::lock))
     }
 
+    /// Like [`StateDir::create`], for a container without a shim, and so without a socket.
+    pub(crate) fn create_container(&self, id: &TaskId) -> Result<(Folder, Lock)> {
+        self.create_with(id, CONTAINER, |folder| folder.first_lock(File::lock))
+    }
+
     /// Makes the folder of a new task or sandbox, named by `what`, with what `fill` puts into it,
     /// the lock last. Others see all of it at once.
     pub(crate) fn create_with(
@@ -125,7 +133,7 @@ impl StateDir {
     ) -> Result<(Folder, Lock)> {
         let folder = self.folder(id);
         let socket = folder.socket();
-        if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
+        if what != CONTAINER && socket.as_os_str().len() > LONGEST_SOCKET_PATH {
             return Err(Error::new(
                 Kind::Usage,
                 format!("{} is longer than a socket's path can be ({LONGEST_SOCKET_PATH} bytes)", socket.display()),
@@ -183,7 +191,7 @@ impl StateDir {
         let is_no_folder = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| !kind.is_dir());
         let entries = entries.filter_map(|entry| entry.ok().filter(|entry| !is_no_folder(entry)));
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let mut ids: Vec<TaskId> = names.filter_map(|name| name.parse().ok()).collect();
+        let mut ids: Vec<TaskId> = names.filter_map(|name| TaskId::of_container(&name).ok()).collect();
         ids.sort();
         Ok(ids)
     }

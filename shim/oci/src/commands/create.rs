@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::{Begun, Containers, Create, Streams, close_all_but, run_call};
 use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_spec::id::TaskId;
 
 use super::Call;
 use crate::arguments::{Flag, Given, switch, usage, value};
 use crate::attached::{self, Signals};
 use crate::globals;
 use crate::handing;
+use crate::seal::seal;
 
 /// The flags of both.
 pub const FLAGS: &[Flag] = &[
@@ -60,7 +62,7 @@ pub fn known(flags: &Given) -> Result<impl FnOnce(std::os::fd::BorrowedFd<'_>, i
 fn wanted(call: &Call<'_>) -> Result<Create> {
     let flags = &call.flags;
     let id = call.id()?;
-    let id = id.parse().map_err(|error| usage(format!("{error}")))?;
+    let id = TaskId::of_container(id).map_err(|error| usage(format!("{error}")))?;
     if flags.is_on("no-pivot") {
         let message = "--no-pivot: a container's root is entered by pivot_root alone: chroot could be left again";
         return Err(Error::new(Kind::Unsupported, message));
@@ -90,6 +92,7 @@ fn check_terminal(begun: &Begun) -> Result<()> {
 
 /// Creates a container.
 pub fn create(call: &Call<'_>) -> Result<u8> {
+    seal()?;
     let containers = globals::containers(call.globals)?;
     let wanted = wanted(call)?;
     let id = wanted.id.clone();
@@ -106,6 +109,7 @@ pub fn create(call: &Call<'_>) -> Result<u8> {
 
 /// Creates a container, starts it, and waits for its end, unless it is detached.
 pub fn run(call: &Call<'_>) -> Result<u8> {
+    seal()?;
     let containers = globals::containers(call.globals)?;
     let wanted = wanted(call)?;
     let id = wanted.id.as_str().to_owned();

@@ -8,6 +8,7 @@ use crate::arguments::{Flag, switch, usage, value};
 use crate::attached::{self, Signals};
 use crate::globals;
 use crate::process;
+use crate::seal::seal;
 
 pub const FLAGS: &[Flag] = &[
     value(&["console-socket"]),
@@ -31,6 +32,7 @@ pub const FLAGS: &[Flag] = &[
 
 /// Runs a process in a container; its code is the command's, unless it is detached.
 pub fn exec(call: &Call<'_>) -> Result<u8> {
+    seal()?;
     let flags = &call.flags;
     let Some((id, command)) = call.arguments.split_first() else {
         return Err(usage("the id of a container is missing"));

@@ -167,19 +167,19 @@ text_value!(
     "ALL"
 );
 
-/// What a task's capabilities differ by from the default 13.
+/// Changes to the 13 default capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
-    /// Given in addition to the default ones. ALL stands for those that this host gives, and a launch reports which it does
-    /// not; one that is named and that it does not give is an error.
+    /// Added to the default ones. ALL means all that this host gives; a launch reports the others. A named one that the
+    /// host does not give is an error.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<Entry>,
-    /// Taken from the default ones, before anything is added.
+    /// Dropped from the default ones, before any are added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drop: Vec<Entry>,
-    /// Those that a user other than root keeps in the programs that it executes; by default what `add` names, and
-    /// none with `[]`. ALL stands for all that the task has.
+    /// Those that a user other than root keeps in executed programs; by default those in `add`, none with `[]`. ALL
+    /// means all that the task has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ambient: Option<Vec<Entry>>,
 }

@@ -15,20 +15,25 @@ use serde_json::{Map, Value};
 
 const TASK: &str = "# Every field of a task description
 
-Made from `bowline schema`, which an editor can read; [task-description.md](task-description.md) tells how it all goes
-together. A dot leads into a table: `cpu.limit = 2` is `limit` in the table `cpu`. A field whose default is not named
-has none: what it is about does not happen until it is written.
+`bowline schema` prints this for editors; [task-description.md](task-description.md) is the guide. A dot leads into a
+table: `cpu.limit = 2` is `limit` in the table `cpu`. A field without a default has no effect until it is set.
 ";
 
 const SANDBOX: &str = "# Every field of a sandbox's description
 
-Made from `bowline schema --sandbox`, which an editor can read; [sandboxes.md](sandboxes.md) tells how it all goes
-together. A dot leads into a table: `cpu.limit = 2` is `limit` in the table `cpu`. A field whose default is not named
-has none: what it is about does not happen until it is written.
+`bowline schema --sandbox` prints this for editors; [sandboxes.md](sandboxes.md) is the guide. A dot leads into a
+table: `cpu.limit = 2` is `limit` in the table `cpu`. A field without a default has no effect until it is set.
 ";
 
-/// What has a page of its own.
-const ELSEWHERE: [(&str, &str); 1] = [("Task", "[task](reference.md)")];
+/// Definitions that another page describes, each with its link there.
+type Elsewhere = [(&'static str, &'static str)];
+
+const OF_TASKS: &Elsewhere = &[
+    ("Task", "[task](reference.md)"),
+    ("Cpu", "[table](reference.md#cpu)"),
+    ("Memory", "[table](reference.md#memory)"),
+    ("Network", "[table](reference.md#network)"),
+];
 
 /// Behind the path of what there may be many of.
 const EACH: &str = "[]";
@@ -39,6 +44,7 @@ const FEW: usize = 4;
 /// Cells that lead elsewhere, and the heading of that place.
 struct Reference<'a> {
     definitions: &'a Map<String, Value>,
+    elsewhere: &'static Elsewhere,
     /// Tables in the order in which they are met, with every path to each.
     tables: Vec<(&'a str, Vec<String>)>,
     /// Names of forms that were met.
@@ -76,9 +82,7 @@ impl<'a> Reference<'a> {
     fn plain(&mut self, kind: &str, schema: &'a Value, path: &str) -> String {
         match kind {
             "string" => "text".to_owned(),
-            "boolean" => "`true` or `false`".to_owned(),
-            "integer" => "whole number".to_owned(),
-            "number" => "number".to_owned(),
+            "boolean" | "integer" | "number" => kind.to_owned(),
             "array" => format!("list: {}", self.form(&schema["items"], &format!("{path}{EACH}"))),
             "object" => {
                 format!("table: name = {}", self.form(&schema["additionalProperties"], &format!("{path}{EACH}")))
@@ -89,7 +93,7 @@ impl<'a> Reference<'a> {
 
     fn referred(&mut self, reference: &'a Value, path: &str) -> String {
         let (name, definition) = self.definition(reference);
-        if let Some((_, page)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == name) {
+        if let Some((_, page)) = self.elsewhere.iter().find(|(elsewhere, _)| *elsewhere == name) {
             return (*page).to_owned();
         }
         if definition.get("properties").is_some() {
@@ -97,7 +101,7 @@ impl<'a> Reference<'a> {
                 Some((_, paths)) => paths.push(path.to_owned()),
                 None => self.tables.push((name, vec![path.to_owned()])),
             }
-            return "table, below".to_owned();
+            return "table".to_owned();
         }
         let values = definition.get("enum").or(definition.get("oneOf")).and_then(Value::as_array).map(Vec::len);
         // What is made of other forms is told by those.
@@ -117,7 +121,7 @@ impl<'a> Reference<'a> {
         for (name, field) in schema["properties"].as_object().unwrap() {
             let path = format!("{prefix}{name}");
             let form = self.form(field, &path);
-            let must = if required.iter().any(|r| r == name) { "**Must be there.** " } else { "" };
+            let must = if required.iter().any(|r| r == name) { "**Required.** " } else { "" };
             let meaning = cell(field.get("description").and_then(Value::as_str).unwrap_or_default());
             assert!(!meaning.is_empty(), "{path} has no doc comment");
             writeln!(text, "| `{path}` | {} | {must}{meaning} |", cell(&form)).unwrap();
@@ -147,9 +151,9 @@ fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-fn reference(head: &str, schema: &Value) -> String {
+fn reference(head: &str, elsewhere: &'static Elsewhere, schema: &Value) -> String {
     let definitions = schema["$defs"].as_object().unwrap();
-    let mut reference = Reference { definitions, tables: Vec::new(), forms: Vec::new() };
+    let mut reference = Reference { definitions, elsewhere, tables: Vec::new(), forms: Vec::new() };
     let mut text = format!("{head}\n{}", reference.fields(schema, ""));
     let mut next = 0;
     // Each may lead to more.
@@ -183,18 +187,18 @@ fn reference(head: &str, schema: &Value) -> String {
 
 #[test]
 fn the_reference_is_what_the_schema_says() {
-    is_what_the_schema_says("reference.md", TASK, &bowline_spec::schema());
+    is_what_the_schema_says("reference.md", TASK, &[], &bowline_spec::schema());
 }
 
 #[test]
 fn the_reference_of_sandboxes_is_what_their_schema_says() {
-    is_what_the_schema_says("sandbox-reference.md", SANDBOX, &bowline_spec::sandbox_schema());
+    is_what_the_schema_says("sandbox-reference.md", SANDBOX, OF_TASKS, &bowline_spec::sandbox_schema());
 }
 
 #[track_caller]
-fn is_what_the_schema_says(page: &str, head: &str, schema: &Value) {
+fn is_what_the_schema_says(page: &str, head: &str, elsewhere: &'static Elsewhere, schema: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
-    let text = reference(head, schema);
+    let text = reference(head, elsewhere, schema);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &text).unwrap();
     }

@@ -19,6 +19,9 @@ use super::text::{Described, Exposition, Form, Type};
 /// The marks around the table in the page.
 const TABLE: [&str; 2] = ["<!-- metrics -->\n", "<!-- /metrics -->"];
 
+/// The labels of every metric of a task, which the table leaves out.
+const OF_A_TASK: [&str; 3] = ["task", "sandbox", "namespace"];
+
 /// The subjects whose cgroup figures are reported.
 const SUBJECTS: [&str; 3] = ["task", "sandbox", "unit"];
 
@@ -127,7 +130,8 @@ fn table(all: &Exposition) -> String {
             name != metric.name && helps.get(name.as_str()) == Some(&metric.help)
         });
         let also: Vec<&str> = also.copied().collect();
-        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let labels = metric.labels.strip_prefix(&OF_A_TASK).unwrap_or(&metric.labels);
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         let Described { name, of, help, .. } = metric;
         let cells = [format!("`{name}`"), of.name().to_owned(), labels.join(", "), (*help).to_owned(), also.join(", ")];
         table += &format!("| {} |\n", cells.join(" | ").replace("  ", " "));

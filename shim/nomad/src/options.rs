@@ -8,83 +8,91 @@ pub const TASK: &[Field] = &[
         "command",
         Form::Text,
         "command",
-        "The program, which is looked for in the task's `local/`, in its folder, then in its `PATH`, one with a slash in its \
-         volumes too; a file in the task's folder is made executable.",
+        "The program, looked up in the task's `local/`, in its folder, then in its `PATH`; with a slash in its volumes \
+         too. A file in the task's folder is made executable.",
     )
     .required(),
-    Field::new("args", Form::List, "args", "Its arguments. Nomad fills in variables such as `${NOMAD_PORT_http}`."),
+    Field::new("args", Form::List, "args", "Arguments. Nomad fills in variables such as `${NOMAD_PORT_http}`."),
     Field::new("work_dir", Form::Text, "workdir", "The working directory inside the root filesystem; `/` by default."),
     Field::new(
         "image",
         Form::Text,
         "",
-        "The root filesystem: `host`, which is a read-only view of the host's `/usr`, `/etc` and the like, or the absolute \
-         path of a folder on the host, where the agent allows `allow_host_paths`.",
+        "The root filesystem: `host`, a read-only view of the host's `/usr`, `/etc` and the like, or a host folder's \
+         absolute path, which needs `allow_host_paths`.",
     )
     .or("\"host\""),
     Field::new(
         "readonly_rootfs",
         Form::Flag,
         "readonly_rootfs",
-        "Whether nothing but mounts can be written: true by default for `host`, false for a folder.",
+        "Whether only mounts can be written; by default true for `host`, false for a folder.",
     ),
-    Field::new("hostname", Form::Text, "hostname", "The host name inside; that of the network or the host by default."),
-    Field::new("groups", Form::List, "groups", "Supplementary groups, besides those of the task's `user`."),
+    Field::new("hostname", Form::Text, "hostname", "The host name inside; by default the network's or the host's."),
+    Field::new("groups", Form::List, "groups", "Supplementary groups, besides those of `user`."),
     Field::new(
         "cap_add",
         Form::List,
         "capabilities.add",
-        "Capabilities added to the default 13, of those in the agent's `allow_caps`.",
+        "Capabilities added to the 13 default ones; only those in `allow_caps`.",
     ),
-    Field::new("cap_drop", Form::List, "capabilities.drop", "Capabilities taken from the default 13; `all` for all."),
+    Field::new("cap_drop", Form::List, "capabilities.drop", "Capabilities dropped from the 13 default ones, or `all`."),
     Field::new(
         "cap_ambient",
         Form::List,
         "capabilities.ambient",
-        "Capabilities that a user other than root keeps in what it executes; by default those of `cap_add`.",
+        "Capabilities that a user other than root keeps in executed programs; by default those in `cap_add`.",
     ),
     Field::new(
         "no_new_privs",
         Form::Flag,
         "no_new_privs",
-        "Whether set-user-ID programs have no power; true by default. False needs the agent's `allow_privileged`.",
+        "Whether set-user-ID bits have no effect; true by default. False needs `allow_privileged`.",
     ),
     Field::new(
         "pid_mode",
         Form::Text,
         "namespaces.pid",
-        "`private`, or `host` to see the host's processes, where the agent allows `allow_privileged`.",
+        "`private`, or `host` to see the host's processes, which needs `allow_privileged`.",
     ),
-    Field::new("ipc_mode", Form::Text, "namespaces.ipc", "`private`, or `host` to share the host's, as with `pid_mode`."),
+    Field::new(
+        "ipc_mode",
+        Form::Text,
+        "namespaces.ipc",
+        "`private`, or `host` to share the host's, which needs `allow_privileged`.",
+    ),
     Field::new(
         "seccomp",
         Form::Text,
         "seccomp",
         "The system call filter: `default`; `native`, which also kills 32-bit programs; `unconfined`, which needs \
-         `allow_privileged`; or the path of a profile on the host, which needs `allow_host_paths`.",
+         `allow_privileged`; or a profile's path on the host, which needs `allow_host_paths`.",
     ),
     Field::new(
         "apparmor",
         Form::Text,
         "apparmor",
-        "The name of a loaded AppArmor profile; `bowline-default` by default where that is loaded. `unconfined` needs \
+        "A loaded AppArmor profile; by default `bowline-default` if it is loaded. `unconfined` needs \
          `allow_privileged`.",
     ),
-    Field::new("sysctl", Form::Table, "sysctls", "Kernel settings of the namespaces that the task has for itself."),
-    Field::new("ulimit", Form::Table, "rlimits", "Resource limits, such as `nofile = \"1024:4096\"` for soft and hard."),
+    Field::new("sysctl", Form::Table, "sysctls", "Kernel settings of the task's own namespaces."),
+    Field::new(
+        "ulimit",
+        Form::Table,
+        "rlimits",
+        "Resource limits, such as `nofile = \"1024:4096\"` for soft and hard.",
+    ),
     Field::new(
         "oom_score_adj",
         Form::Number,
         "oom_score_adj",
-        "How eagerly the kernel kills the task when memory is short, 0 to 1000; 0 by default. Less than 0 needs \
-         `allow_privileged`.",
+        "How readily the OOM killer picks the task, 0 to 1000; 0 by default. Less than 0 needs `allow_privileged`.",
     ),
     Field::new(
         "cpu_hard_limit",
         Form::Flag,
         "",
-        "Whether the task gets no more CPU time than its `resources` ask for, even while the host is idle; false by \
-         default.",
+        "Whether CPU time is limited to the task's `resources`, even while the host is idle; false by default.",
     ),
     Field::new(
         "cpu_period",
@@ -96,18 +104,28 @@ pub const TASK: &[Field] = &[
         "memory_high",
         Form::Text,
         "memory.high",
-        "Beyond this much memory the task is slowed down and reclaimed from, such as `200M`; cgroup v2 only.",
+        "Above this, such as `200M`, the task is slowed down and memory is reclaimed; cgroup v2 only.",
     ),
-    Field::new("memory_swap", Form::Text, "memory.swap", "Swap beyond the memory limit, or `unlimited`; none by default."),
-    Field::new("pids_limit", Form::Number, "pids", "The most processes and threads; the agent's `pids_limit` by default."),
+    Field::new(
+        "memory_swap",
+        Form::Text,
+        "memory.swap",
+        "Swap beyond the memory limit, or `unlimited`; none by default.",
+    ),
+    Field::new(
+        "pids_limit",
+        Form::Number,
+        "pids",
+        "The most processes and threads; the agent's `pids_limit` by default.",
+    ),
     Field::new("mount", Form::Blocks(MOUNT), "mounts", "A mount, besides those that Nomad makes."),
-    Field::new("devices", Form::Blocks(DEVICE), "devices", "A device of the host, where the agent allows `allow_privileged`."),
+    Field::new("devices", Form::Blocks(DEVICE), "devices", "A host device; needs `allow_privileged`."),
     Field::new(
         "init",
         Form::Flag,
         "init",
-        "Whether `bowline-init` is above the command: it reaps orphans, and keeps output and exit code while a shim is \
-         replaced.",
+        "Whether `bowline-init` runs above the command: it reaps orphans, and keeps output and exit code while a shim \
+         is replaced.",
     )
     .or("true"),
     Field::new(
@@ -116,8 +134,13 @@ pub const TASK: &[Field] = &[
         "timeout",
         "How long the task may run before it is stopped, such as `1h`; no limit by default.",
     ),
-    Field::new("healthcheck", Form::Block(HEALTHCHECK), "healthcheck", "A command that the shim asks for the task's health."),
-    Field::new("watch", Form::Block(WATCH), "watch", "What the shim looks out for; each finding is an event of the task."),
+    Field::new(
+        "healthcheck",
+        Form::Block(HEALTHCHECK),
+        "healthcheck",
+        "A command with which the shim checks the task's health.",
+    ),
+    Field::new("watch", Form::Block(WATCH), "watch", "What the shim watches for; each finding is a task event."),
     Field::new("labels", Form::Table, "labels", "Names and values that `bowline ps` shows, besides those of the job."),
 ];
 
@@ -128,21 +151,21 @@ const MOUNT: &[Field] = &[
         "source",
         Form::Text,
         "source",
-        "bind: what is shown: a path within the task's own folder, such as `local/data`, or an absolute one of the host, \
-         where the agent allows `allow_host_paths`.",
+        "bind: a path within the task's own folder, such as `local/data`, or an absolute path on the host, which needs \
+         `allow_host_paths`.",
     ),
-    Field::new("readonly", Form::Flag, "read_only", "Whether nothing can be written there; false by default."),
+    Field::new("readonly", Form::Flag, "read_only", "Whether it is read-only; false by default."),
     Field::new("propagation", Form::Text, "propagation", "bind: as in mount_namespaces(7); `rprivate` by default."),
     Field::new("size", Form::Text, "size", "tmpfs: the most it holds; half the memory by default."),
-    Field::new(
-        "mode",
-        Form::Text,
-        "mode",
-        "tmpfs: the permission bits of its top folder, in octal; `1777` by default.",
-    ),
+    Field::new("mode", Form::Text, "mode", "tmpfs: octal permissions of its top folder; `1777` by default."),
     Field::new("noexec", Form::Flag, "noexec", "Whether nothing there can be executed; false by default."),
-    Field::new("nosuid", Form::Flag, "nosuid", "Whether set-user-ID bits do nothing; by default true for tmpfs alone."),
-    Field::new("nodev", Form::Flag, "nodev", "Whether device nodes do nothing; by default true for tmpfs alone."),
+    Field::new(
+        "nosuid",
+        Form::Flag,
+        "nosuid",
+        "Whether set-user-ID bits there have no effect; by default only for tmpfs.",
+    ),
+    Field::new("nodev", Form::Flag, "nodev", "Whether device nodes there have no effect; by default only for tmpfs."),
 ];
 
 const DEVICE: &[Field] = &[
@@ -159,13 +182,13 @@ const HEALTHCHECK: &[Field] = &[
         "retries",
         Form::Number,
         "retries",
-        "How many that fail in a row make the task unhealthy; 3 by default.",
+        "How many consecutive failures make the task unhealthy; 3 by default.",
     ),
     Field::new(
         "start_period",
         Form::Text,
         "start_period",
-        "How long failures do not count after the start; 0 by default.",
+        "How long after the start failures do not count; 0 by default.",
     ),
     Field::new("start_interval", Form::Text, "start_interval", "The interval in that time; `5s` by default."),
     Field::new(
@@ -176,7 +199,7 @@ const HEALTHCHECK: &[Field] = &[
     ),
 ];
 
-const ACTION: &str = "What is done: `report` (the default), `stop`, or `lift` the limits.";
+const ACTION: &str = "`report` (the default), `stop`, or `lift` the limits.";
 const EVERY: &str = "How often the shim looks, at least `100ms`; `10s` by default.";
 
 const WATCH: &[Field] = &[
@@ -202,9 +225,9 @@ const COUNT: &[Field] = &[
 ];
 
 const MEMORY: &[Field] = &[
-    Field::new("above", Form::Text, "above", "The most that may be used, page cache and swap included."),
-    Field::new("anon_above", Form::Text, "anon_above", "The most of it that may be the processes' own."),
-    Field::new("cache_above", Form::Text, "cache_above", "The most of it that may be page cache."),
+    Field::new("above", Form::Text, "above", "The most memory, including page cache and swap."),
+    Field::new("anon_above", Form::Text, "anon_above", "The most anonymous memory: the processes' own."),
+    Field::new("cache_above", Form::Text, "cache_above", "The most page cache."),
     Field::new("every", Form::Text, "every", EVERY),
     Field::new("action", Form::Text, "action", ACTION),
 ];

@@ -10,35 +10,47 @@ use crate::settings::AGENT;
 
 const INTRODUCTION: &str = "# Every option of the Nomad driver
 
-Made from the tables that the driver gives Nomad as its schema; [nomad.md](nomad.md) tells how it all goes together. Sizes
-are written as `64M`, times as `10s`, both as text. What is not named here, such as `user`, `resources`, `volume_mount` or
-`kill_timeout`, Nomad has for each driver.
+[nomad.md](nomad.md) is the guide. Write sizes as `64M` and times as `10s`, both as text. Other options, such as `user`,
+`resources`, `volume_mount` or `kill_timeout`, are Nomad's own, for every driver.
 ";
 
 fn form(field: &Field) -> &'static str {
     match field.form {
         Form::Text => "text",
-        Form::Flag => "`true` or `false`",
+        Form::Flag => "boolean",
         Form::Number => "number",
         Form::List => "list of text",
         Form::Table => "block: name = text",
-        Form::Block(_) => "block, below",
-        Form::Blocks(_) => "blocks, below",
+        Form::Block(_) => "block",
+        Form::Blocks(_) => "blocks",
     }
 }
 
+/// The tables of `fields` and of the blocks among them. Blocks with the same options share one.
 fn table(heading: &str, fields: &[Field], path: &str) -> String {
-    let mut text = format!("\n## {heading}\n\n| option | form | meaning |\n| --- | --- | --- |\n");
+    let mut text = format!("\n## {heading}\n\n| option | form | meaning |\n| --- | --- | --- |\n{}", rows(fields));
+    let mut blocks: Vec<(Vec<String>, &[Field])> = Vec::new();
     for field in fields {
-        let must = if field.required { "**Must be there.** " } else { "" };
+        let (Form::Block(inner) | Form::Blocks(inner)) = field.form else { continue };
+        let name = format!("{path}{}", field.name);
+        match blocks.iter_mut().find(|(_, known)| rows(known) == rows(inner)) {
+            Some((names, _)) => names.push(name),
+            None => blocks.push((vec![name], inner)),
+        }
+    }
+    for (names, inner) in blocks {
+        let heading: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        text += &table(&heading.join(", "), inner, &format!("{}.", names[0]));
+    }
+    text
+}
+
+fn rows(fields: &[Field]) -> String {
+    let mut text = String::new();
+    for field in fields {
+        let must = if field.required { "**Required.** " } else { "" };
         let default = field.default.map(|value| format!(" By default `{value}`.")).unwrap_or_default();
         let _ = writeln!(text, "| `{}` | {} | {must}{}{default} |", field.name, form(field), field.doc);
-    }
-    for field in fields {
-        if let Form::Block(inner) | Form::Blocks(inner) = field.form {
-            let path = format!("{path}{}", field.name);
-            text += &table(&format!("The block `{path}`"), inner, &format!("{path}."));
-        }
     }
     text
 }

@@ -15,7 +15,7 @@ use crate::schema::{self, Field, Form};
 
 /// The options of the block `plugin "nomad-driver-bowline" { config { … } }`.
 pub const AGENT: &[Field] = &[
-    Field::new("enabled", Form::Flag, "", "Whether the driver is offered to jobs.").or("true"),
+    Field::new("enabled", Form::Flag, "", "Whether jobs can use the driver.").or("true"),
     Field::new(
         "bin_dir",
         Form::Text,
@@ -26,20 +26,20 @@ pub const AGENT: &[Field] = &[
         "state_dir",
         Form::Text,
         "",
-        "The state folder, which `bowline --state` names to see the tasks; `BOWLINE_STATE` of the agent's environment, else \
-         `/run/bowline`, by default. Tasks that run stay in theirs.",
+        "The state folder, for `bowline --state`; by default `BOWLINE_STATE` of the agent's environment, else \
+         `/run/bowline`. Running tasks stay in theirs.",
     ),
     Field::new(
         "allow_caps",
         Form::List,
         "",
-        "The capabilities that a job may ask for by `cap_add`, or `all`; those that a task has anyway by default.",
+        "Capabilities that a job may name in `cap_add`, or `all`; by default the 13 that a task has anyway.",
     ),
     Field::new(
         "allow_privileged",
         Form::Flag,
         "",
-        "Whether jobs may use the host's devices, its pid and ipc namespaces, `unconfined` filters, set-user-ID programs, \
+        "Whether jobs may use the host's devices, its pid and ipc namespaces, `unconfined` filters, set-user-ID bits, \
          and a negative `oom_score_adj`.",
     )
     .or("false"),
@@ -47,33 +47,33 @@ pub const AGENT: &[Field] = &[
         "allow_host_paths",
         Form::Flag,
         "",
-        "Whether jobs may name the host's folders and files: as `image`, `mount` and `seccomp`.",
+        "Whether jobs may name host folders and files in `image`, `mount` and `seccomp`.",
     )
     .or("false"),
     Field::new(
         "allow_root",
         Form::Flag,
         "",
-        "Whether jobs may name root as their `user`, which Nomad forbids its own drivers.",
+        "Whether a job's `user` may be root, which Nomad forbids its own drivers.",
     )
     .or("false"),
     Field::new(
         "disable_log_collection",
         Form::Flag,
         "",
-        "Whether Nomad starts no logmon, of 16 MB, for each task: then `nomad alloc logs` shows nothing, and what tasks write \
-         goes nowhere. One task does without it by `logs { disabled = true }` in its job.",
+        "Whether Nomad starts no logmon, of 16 MB, for each task. `nomad alloc logs` then shows nothing, and output is \
+         lost. For one task, set `logs { disabled = true }` in its job.",
     )
     .or("false"),
-    Field::new("pids_limit", Form::Number, "", "The most processes and threads of a task whose job says nothing.").or("4096"),
+    Field::new("pids_limit", Form::Number, "", "The default of a task's `pids_limit`.").or("4096"),
     Field::new(
         "default_pid_mode",
         Form::Text,
         "",
-        "The `pid_mode` of tasks whose job says nothing: `private` or `host`.",
+        "The default of a task's `pid_mode`: `private` or `host`.",
     )
     .or("\"private\""),
-    Field::new("default_ipc_mode", Form::Text, "", "The `ipc_mode` of tasks whose job says nothing.").or("\"private\""),
+    Field::new("default_ipc_mode", Form::Text, "", "The default of a task's `ipc_mode`.").or("\"private\""),
 ];
 
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::left_out::is_default;
 use crate::values::Duration;
 
-/// How often, and by which command, the shim asks whether the task is healthy.
+/// How the shim checks the task's health.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 // Not required to serde: `validate` says better what to write.
@@ -16,34 +16,31 @@ pub struct Healthcheck {
     /// The command and its arguments, run in the task; exit code 0 is healthy.
     #[serde(deserialize_with = "list")]
     pub exec: Vec<String>,
-    /// The time between the end of a check and the next one; 30s by default.
+    /// The time from the end of a check to the next; 30s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
-    /// How long a check may take before it is killed with all it has started;
-    /// 30s by default.
+    /// How long a check may take before it is killed with its descendants; 30s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// How many checks that fail one after the other make the task unhealthy;
-    /// 3 by default.
+    /// How many consecutive failures make the task unhealthy; 3 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
-    /// How long after its start a failure does not count, until one check has
-    /// succeeded; 0 by default.
+    /// How long after the start failures do not count, until a check succeeds; 0 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_period: Option<Duration>,
-    /// What the interval is in the start period; 5s by default.
+    /// The interval in the start period; 5s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_interval: Option<Duration>,
-    /// What becomes of a task that is unhealthy.
+    /// What happens to an unhealthy task; nothing by default.
     #[serde(skip_serializing_if = "is_default")]
     pub on_unhealthy: OnUnhealthy,
 }
 
-/// What becomes of a task that is unhealthy.
+/// What happens to an unhealthy task; nothing by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnUnhealthy {
-    /// It runs on, and is checked on.
+    /// It runs on, and the checks continue.
     #[default]
     None,
     /// It is stopped, as its description says.

@@ -108,8 +108,7 @@ text_value!(
     "/run/netns/blue"
 );
 
-/// Which namespaces are the task's own. The mount namespace always is: without
-/// it the task's root would be mounted over the host's.
+/// Which namespaces are the task's own; the mount namespace always is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Namespaces {
@@ -161,7 +160,7 @@ impl Namespaces {
     }
 }
 
-/// A range of users or groups inside and the one it stands for outside.
+/// A range of ids inside, and the range that it stands for outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IdMapping {

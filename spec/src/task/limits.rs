@@ -11,12 +11,12 @@ pub const DEFAULT_PERIOD_US: u64 = 100_000;
 /// How often the kernel renews the time for realtime scheduling, in µs.
 pub(crate) const REALTIME_PERIOD_US: u64 = 1_000_000;
 
-/// CPU time, of a task or of all members of a sandbox together.
+/// CPU time of a task, or of all members of a sandbox together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cpu {
-    /// The weight against other cgroups when CPU time is short: 2 to 262144;
-    /// of a task the kernel's 1024 by default. What a sandbox or its member names beyond that becomes the nearest of them.
+    /// The weight against other cgroups under contention: 2 to 262144; for a task the kernel's 1024 by default. For a
+    /// sandbox or its members, other values become the nearest valid one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<u64>,
     /// The most CPU time, in CPUs; at least 0.01 with the default period.
@@ -25,7 +25,7 @@ pub struct Cpu {
     /// How often the limit is renewed: 1ms to 1s; 100ms by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
-    /// CPU time for realtime scheduling in each `realtime_period`, such as `10ms`; none by default. cgroup v1 only, of
+    /// CPU time for realtime scheduling per `realtime_period`, such as `10ms`; none by default. cgroup v1 only; at most
     /// what the cgroups above have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub realtime: Option<Duration>,
@@ -69,26 +69,26 @@ fn us(span: Duration) -> u64 {
     u64::try_from(span.as_std().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Memory and swap, of a task or of all members of a sandbox together.
+/// Memory and swap of a task, or of all members of a sandbox together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// The most memory, at least 6M; beyond it processes are killed.
+    /// The most memory, at least 6M; above it processes are killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<ByteSize>,
-    /// Beyond this processes are slowed down and reclaimed from; cgroup v2 only.
+    /// Above this, processes are slowed down and memory is reclaimed; cgroup v2 only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<ByteSize>,
-    /// Up to this the kernel spares it when memory is short.
+    /// How much the kernel spares when memory is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<ByteSize>,
-    /// Swap beyond the memory limit. Of a task by default none on cgroup v2, and as
-    /// little as the kernel can do with on v1 (swappiness 0).
+    /// Swap beyond the memory limit. A task has none by default on cgroup v2, and as little as possible on v1
+    /// (swappiness 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<Ceiling<ByteSize>>,
 }
 
-/// How much a task may read from block devices and write to them.
+/// Block device weights and rates.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Io {

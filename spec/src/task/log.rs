@@ -65,26 +65,21 @@ text_value!(
     "none"
 );
 
-/// What is kept of the task's output. A stream that `output` names a file for
-/// goes there instead.
+/// How output is kept. A stream with a file in `output` goes there instead.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// `json`: lines with their stream and time; `raw`: the bytes as they were
-    /// written; `journald`: entries of the host's journal; `none`. By default
-    /// `json` for a task in the background or where another field of this table
-    /// is given, else `none`.
+    /// `json`: lines with stream and time; `raw`: the bytes as written; `journald`: entries of the host's journal;
+    /// `none`. By default `json` for a task in the background or if another field of this table is set, else `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<LogFormat>,
-    /// How large a file becomes before the next is begun, at least 4K; 10M by default.
+    /// How large a file becomes before the next begins, at least 4K; 10M by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_size: Option<ByteSize>,
-    /// How many files are kept, that being written among them: 1 to 1000; 5 by
-    /// default. With `raw`, of each stream.
+    /// How many files are kept, including the current one: 1 to 1000; 5 by default. With `raw`, per stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_files: Option<u32>,
-    /// The folder that the files are kept in, named by the task's id; the
-    /// task's own by default, where they go with the task.
+    /// The folder of the files, which are named by the task's id; by default the task's own, removed with the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
 }

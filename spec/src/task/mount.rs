@@ -18,18 +18,18 @@ use crate::values::{ByteSize, Mode};
 // As with a task: `validate` says better what to write.
 #[schemars(extend("required" = ["destination"]))]
 pub struct Mount {
-    /// What is mounted: `bind` (the default) or `tmpfs`.
+    /// What is mounted; `bind` by default.
     #[serde(rename = "type", skip_serializing_if = "is_default")]
     pub kind: MountKind,
     /// Where inside the root; absolute.
     pub destination: PathBuf,
-    /// bind: what of the host; absolute.
+    /// bind: the absolute path on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<PathBuf>,
-    /// Whether nothing can be written there; for a recursive bind, nor to the mounts below it.
+    /// Whether it is read-only; for a recursive bind, the mounts below it too.
     #[serde(skip_serializing_if = "is_default")]
     pub read_only: bool,
-    /// bind: whether the mounts below the source come along; true by default.
+    /// bind: whether mounts below the source are included; true by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recursive: Option<bool>,
     /// bind: whether later mounts show on the other side; `rprivate` by default.
@@ -38,18 +38,16 @@ pub struct Mount {
     /// tmpfs: the most it holds; half the memory by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
-    /// tmpfs: the permission bits of its top folder, in octal; 1777 by default.
+    /// tmpfs: octal permissions of its top folder; 1777 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Whether nothing there can be executed; false by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noexec: Option<bool>,
-    /// Whether set-user-ID bits there do nothing; by default true for tmpfs,
-    /// false for bind.
+    /// Whether set-user-ID bits there have no effect; by default only for tmpfs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nosuid: Option<bool>,
-    /// Whether device nodes there do nothing; by default true for tmpfs,
-    /// false for bind.
+    /// Whether device nodes there have no effect; by default only for tmpfs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodev: Option<bool>,
 }
@@ -65,8 +63,7 @@ pub enum MountKind {
     Tmpfs,
 }
 
-/// Whether mounts made later show on the other side; mount_namespaces(7).
-/// With `r`, the mounts below are included.
+/// Whether later mounts show on the other side, as in mount_namespaces(7); `r` includes the mounts below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // the kernel's own terms
@@ -97,7 +94,7 @@ impl Propagation {
     }
 }
 
-/// A device node of the host inside the task.
+/// A host device inside the task.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("required" = ["path"]))]
@@ -107,7 +104,7 @@ pub struct Device {
     /// The node on the host; the same path by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_path: Option<PathBuf>,
-    /// What the task may do with it: of `r` (read), `w` (write), `m` (mknod); all by default.
+    /// What the task may do: `r` (read), `w` (write), `m` (mknod); all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<Access>,
 }

@@ -20,38 +20,37 @@ use crate::values::Duration;
 /// Where plugins are looked for unless the description says.
 pub const PLUGIN_FOLDERS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 
-/// The network of a sandbox, or of a task that is in none.
+/// The network of a sandbox, or of a task outside one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// "host", "none" (the loopback interface alone), "bridge" (an address in a bridge that all share), "cni" (what
-    /// `interfaces` says), or the absolute path of a network namespace; "cni" by default where there are interfaces,
-    /// else "host".
+    /// "host", "none" (only loopback), "bridge" (an address in a bridge that all share), "cni" (what `interfaces`
+    /// says), or the absolute path of a network namespace; by default "cni" with interfaces, else "host".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<NetworkMode>,
-    /// Whose plugins make bridges and move interfaces; "standard" by default. VLAN branches and proxies are ECS's.
+    /// Whose plugins make bridges and move interfaces; "standard" by default. VLAN branches and proxies always use
+    /// ECS's.
     #[serde(skip_serializing_if = "is_default")]
     pub plugins: Plugins,
-    /// The folders with CNI plugins; `/opt/cni/bin`, `/usr/lib/cni` and `/usr/libexec/cni` by default.
+    /// Folders with CNI plugins; by default `/opt/cni/bin`, `/usr/lib/cni` and `/usr/libexec/cni`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub plugin_folders: Vec<PathBuf>,
-    /// How long each plugin may take before it is killed; 1m by default.
+    /// How long a plugin may take before it is killed; 1m by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin_timeout: Option<Duration>,
-    /// Its interfaces besides loopback, made in this order and removed in reverse.
+    /// Interfaces besides loopback, made in this order and removed in reverse.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
-    /// Ports of the host that lead to ports inside.
+    /// Host ports that lead to ports inside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
-    /// A proxy in the sandbox that its traffic is led through; set up last. Also in a network namespace that somebody
-    /// else has made.
+    /// A proxy in the sandbox for its traffic, set up last; also in a network namespace that somebody else made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<Proxy>,
-    /// App Mesh's proxy in the sandbox, by ECS's plugin `aws-appmesh`; set up after the interfaces, before `proxy`.
+    /// App Mesh's proxy in the sandbox, set up by ECS's plugin `aws-appmesh` after the interfaces, before `proxy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_mesh: Option<AppMesh>,
-    /// Arguments for every plugin, its `CNI_ARGS`.
+    /// Arguments for every plugin, as `CNI_ARGS`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
     /// Kernel settings of the network, such as `"net.ipv6.conf.all.disable_ipv6" = "1"`.
@@ -155,7 +154,7 @@ pub enum Plugins {
     Ecs,
 }
 
-/// How an interface of a sandbox comes about.
+/// How an interface of a sandbox is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Association {
@@ -175,21 +174,21 @@ pub enum Association {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Interface {
-    /// How it comes about, which the other fields depend on.
+    /// How it is made; decides which other fields apply.
     pub association: Association,
-    /// Its name inside; `eth` and its number from 0 by default.
+    /// Its name inside; by default `eth0`, `eth1` and so on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The bridge's name on the host, which is made if need be; `bowline0` by default, with ECS's plugins `ecs-bridge`.
+    /// The bridge's name on the host, made if needed; `bowline0` by default, `ecs-bridge` with ECS's plugins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<String>,
-    /// The MAC address by which the interface is found, or which the VLAN branch has.
+    /// The MAC address that identifies the interface, or that the VLAN branch gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddress>,
-    /// The MAC address by which a VLAN branch's trunk is found.
+    /// The MAC address that identifies a VLAN branch's trunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk_mac: Option<MacAddress>,
-    /// The number of the VLAN, 1 to 4094.
+    /// The VLAN's number, 1 to 4094.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
     /// The absolute path of a CNI configuration list on the host.
@@ -198,23 +197,24 @@ pub struct Interface {
     /// The largest packet of a bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// Networks out of which the host gives each sandbox in a bridge an address. Without them and without `addresses`
-    /// it has none.
+    /// Networks from which the host gives each sandbox in a bridge an address. Without `subnets` and `addresses` it has
+    /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<Cidr>,
     /// Its addresses, each with its network's prefix.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Cidr>,
-    /// Its gateways, of IPv4 and of IPv6; of a subnet its first address by default.
+    /// Its gateways, IPv4 and IPv6; by default a subnet's first address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpAddr>,
-    /// What is reached by its gateways; everything by default for the first interface, nothing for others.
+    /// What its gateways reach; by default everything for the first interface, nothing for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routes: Option<Vec<Cidr>>,
-    /// Whether what leaves a bridge has the host's address; true by default where a bridge has subnets or addresses.
+    /// Whether traffic that leaves a bridge has the host's address; true by default if the bridge has subnets or
+    /// addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub masquerade: Option<bool>,
-    /// Whether the cloud's service at 169.254.169.254 is out of reach; false by default. By ECS's plugins alone.
+    /// Whether the cloud's service at 169.254.169.254 is out of reach; false by default. Only with ECS's plugins.
     #[serde(default, skip_serializing_if = "is_default")]
     pub block_metadata: bool,
 }
@@ -252,7 +252,7 @@ impl Interface {
     }
 }
 
-/// A port of the host that leads to one of a sandbox or task.
+/// A host port that leads to one of a sandbox or task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
@@ -261,10 +261,10 @@ pub struct Port {
     /// The port inside; the same by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<NonZeroU16>,
-    /// "tcp", the default, "udp" or "sctp".
+    /// "tcp" by default.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
-    /// The host's address where it is open, of IPv4 in mode "bridge"; every one by default.
+    /// The host address where it is open, IPv4 in mode "bridge"; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
 }
@@ -293,20 +293,20 @@ impl Protocol {
     }
 }
 
-/// A proxy that a sandbox's traffic is led through, by ECS's plugin `ecs-serviceconnect`.
+/// A proxy for a sandbox's traffic, set up by ECS's plugin `ecs-serviceconnect`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Proxy {
-    /// Whether IPv4 is led through it; true by default.
+    /// Whether the proxy gets IPv4; true by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<bool>,
-    /// Whether IPv6 is; false by default.
+    /// Whether the proxy gets IPv6; false by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<bool>,
-    /// Where it listens for what comes in.
+    /// Where it listens for incoming traffic.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<Ingress>,
-    /// Where it listens for what goes out, and what that is.
+    /// Where it listens for outgoing traffic, and for which.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
 }
@@ -323,25 +323,25 @@ impl Proxy {
     }
 }
 
-/// Where a proxy listens for what comes in.
+/// Where a proxy listens for incoming traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ingress {
-    /// The port that the proxy listens on.
+    /// The proxy's port.
     pub listener: NonZeroU16,
-    /// The port whose traffic it gets; by default others connect to the proxy's.
+    /// The port whose traffic it gets; by default clients connect to the proxy's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intercept: Option<NonZeroU16>,
 }
 
-/// What goes out through a proxy, and how.
+/// Outgoing traffic through a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Egress {
-    /// "nat", the default, or "tproxy".
+    /// "nat" by default.
     #[serde(default, skip_serializing_if = "is_default")]
     pub redirect: Redirect,
-    /// The proxy's port, where it is in this sandbox.
+    /// The proxy's port, if the proxy is in this sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<NonZeroU16>,
     /// The IPv4 network whose traffic it gets.
@@ -358,7 +358,7 @@ pub struct Egress {
     pub via_ipv6: Option<Ipv6Addr>,
 }
 
-/// How what goes out is led through a proxy.
+/// How outgoing traffic reaches a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redirect {

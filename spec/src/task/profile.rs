@@ -7,6 +7,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskProfile {
-    /// For code that nobody vouches for.
+    /// For untrusted code.
     Untrusted,
 }

@@ -6,15 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::left_out::is_default;
 use crate::values::{ByteSize, Duration};
 
-/// What the shim looks out for. By events of the kernel where it has them, else
-/// every so often; what is left out is not watched and costs nothing.
+/// What the shim watches for: by kernel events where they exist, else periodically. What is left out is not watched.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Watch {
     /// A process was killed by the OOM killer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<WatchOom>,
-    /// The task was slowed down for being above `memory.high`; cgroup v2 only.
+    /// The task was slowed down above `memory.high`; cgroup v2 only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_high: Option<WatchCount>,
     /// It uses much memory, limited or not.
@@ -32,8 +31,7 @@ pub struct Watch {
     /// It waits for block devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_pressure: Option<WatchPressure>,
-    /// Processes that nobody expects are in the shim's own cgroup, seen twice in
-    /// a row; in the mode `overhead` only.
+    /// Unexpected processes are in the shim's own cgroup, twice in a row; only in the mode `overhead`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unexpected_processes: Option<WatchProcesses>,
 }
@@ -42,13 +40,12 @@ pub struct Watch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchAction {
-    /// It tells an event `watch`.
+    /// It writes an event `watch`.
     #[default]
     Report,
-    /// Besides, it stops the task, as its description says.
+    /// It also stops the task, as its description says.
     Stop,
-    /// Besides, it lifts `cpu.limit`, `memory.limit` and `memory.high` of the
-    /// task; those of its sandbox stay.
+    /// It also lifts the task's `cpu.limit`, `memory.limit` and `memory.high`; those of its sandbox stay.
     Lift,
 }
 
@@ -67,7 +64,7 @@ impl WatchAction {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchOom {
-    /// What bowline does when this happens.
+    /// What bowline does then; `report` by default.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -81,33 +78,33 @@ pub struct WatchCount {
     /// How many may happen: one more is found, and as many again after that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
-    /// What bowline does when this happens.
+    /// What bowline does then; `report` by default.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
 
-/// Memory in use; at least one of the three.
+/// Memory in use; needs at least one of the three sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchMemory {
-    /// The most that may be used, page cache and swap included.
+    /// The most memory, including page cache and swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above: Option<ByteSize>,
-    /// The most of it that may be anonymous: the processes' own.
+    /// The most anonymous memory: the processes' own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anon_above: Option<ByteSize>,
-    /// The most of it that may be page cache.
+    /// The most page cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_above: Option<ByteSize>,
     /// How often the shim looks, at least 100ms; 10s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What bowline does when this happens.
+    /// What bowline does then; `report` by default.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
 
-/// Time for which the CPU limit has held the task back.
+/// Time for which the CPU limit held the task back.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("required" = ["above"]))]
@@ -118,13 +115,12 @@ pub struct WatchThrottled {
     /// How often the shim looks, at least 100ms; 10s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What bowline does when this happens.
+    /// What bowline does then; `report` by default.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
 
-/// Time in which processes wait for a resource (the kernel's pressure stall
-/// information).
+/// Time that processes wait for a resource (pressure stall information).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("required" = ["above"]))]
@@ -132,14 +128,13 @@ pub struct WatchPressure {
     /// How much of the window they may wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above: Option<Duration>,
-    /// The window: 500ms to 10s, or a multiple of 2s where the shim may not use
-    /// CAP_SYS_RESOURCE; 2s by default.
+    /// The window: 500ms to 10s, or a multiple of 2s if the shim lacks CAP_SYS_RESOURCE; 2s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
-    /// Who waits; at least one process by default.
+    /// Who waits: at least one process (`some`, the default), or all.
     #[serde(skip_serializing_if = "is_default")]
     pub who: Stalled,
-    /// What bowline does when this happens.
+    /// What bowline does then; `report` by default.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -172,7 +167,7 @@ pub struct WatchProcesses {
     /// How often the shim looks, at least 100ms; 10s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What bowline does when this happens.
+    /// What bowline does then; `report` by default.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }

@@ -195,7 +195,7 @@ test-each-absent: need-test debug
 .PHONY: test-every-call
 test-every-call: need-test debug
 	$(call run-cases,$(BIN),BOWLINE_EVERY_CALL=1) \
-		seccomp::any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs \
+		seccomp::any_single_call_may_be_denied_but_those_needed_anyway \
 		seccomp::so_may_any_for_an_exec
 
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
@@ -245,7 +245,7 @@ VM_CASES = apparmor bad_input::limits cgroup::commands cgroup::meddled cgroup::s
 	hostile::frozen hostile::kernel host_limits journald limits metrics::unit nomad::resources \
 	sandbox::budgets sandbox::limits sandbox::systemd shim_cgroup slice stats systemd_updates units update watch \
 	adoption::limits_change_and_kills_are_counted_once \
-	adoption::the_units_that_are_installed_take_over_what_has_lost_its_shim \
+	adoption::the_installed_units_adopt_tasks_whose_shim_died \
 	bundle_run::its_limits_can_be_changed_while_it_runs conformance::limits_of_the_cgroup \
 	containerd::bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd::control::pause_freezes_and_resume_thaws containerd::control::update_changes_limits_of_what_runs \
@@ -254,17 +254,17 @@ VM_CASES = apparmor bad_input::limits cgroup::commands cgroup::meddled cgroup::s
 	containerd::metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
 	containerd::sandbox::its_metrics_are_those_of_the_pod_s_cgroup \
 	cri::containers::limits_change_while_a_container_runs cri::pods::containers_are_in_cgroups_below_that_of_their_pod \
-	cri::pods::systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod \
+	cri::pods::systemd_has_a_scope_per_container_in_the_slice_of_its_pod \
 	containerd::mounts_namespaces::options_of_a_cgroup_mount_are_for_a_new_mount_of_v2 \
 	doctor::every_controller_that_the_kernel_has_mounted_is_found doctor::tasks_can_run_on_a_host_that_runs_the_tests \
 	exec::security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
 	exec::security::its_cgroups_are_inits_seen_from_inside_and_outside \
 	exec::takeover::one_that_runs_keeps_its_number_and_its_end_is_told \
-	exec::takeover::what_one_has_left_that_ended_in_time_without_a_shim_has_no_deadline \
+	exec::takeover::leftovers_of_an_exec_ended_without_a_shim_have_no_deadline \
 	exit_report::cpu_time_and_peak_memory_are_the_tasks exit_report::it_has_every_field \
 	explain::a_child_that_ran_out_of_memory_and_an_init_that_lives_on \
 	fields::huge_pages_are_limited_or_refused fields::on_v2_a_limit_with_swap_is_never_lost \
-	fields::what_no_rule_allows_cannot_be_opened_whatever_the_first_rule_says \
+	fields::a_device_that_no_rule_allows_cannot_be_opened \
 	fields::effect::the_cgroup_is_at_its_path fields::effect::the_weight_of_a_disk_is_set_or_refused \
 	gc::a_frozen_orphan_is_ended_too gc::the_cgroup_of_a_shim_that_has_gone_is_removed \
 	gc::the_processes_of_an_orphan_are_ended gc::the_units_of_an_orphan_are_stopped \
@@ -274,7 +274,7 @@ VM_CASES = apparmor bad_input::limits cgroup::commands cgroup::meddled cgroup::s
 	nomad::task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal \
 	reference::ecs::build_cgroup_root_by_systemd reference::kata::rename_cgroup_path_by_systemd \
 	reference::kubelet::resource_config_for_pod_enforces_memory_qos_on_v2 \
-	reference::nomad::configure_cgroups_takes_fractions_of_a_cpu_down_to_a_thousandth \
+	reference::nomad::configure_cgroups_takes_cpu_fractions_down_to_a_thousandth \
 	sandbox::life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force \
 	shim_death::rm_kills_what_still_lives_and_removes_everything \
 	stop::daemons_do_not_outlive_an_init_that_exits_by_itself stop::everything_of_the_task_dies_with_its_init \
@@ -288,7 +288,7 @@ VM_SLOW = cost::cost_of_an_idle_shim_in_memory_and_descriptors cost::cost_of_sta
 	limits::a_task_that_writes_too_fast_is_held_to_the_rate_of_the_disk \
 	sandbox::limits::a_fork_bomb_stops_at_the_joint_limit sandbox::limits::memory_that_is_in_use_cannot_be_taken_away \
 	sandbox::limits::two_busy_loops_are_held_to_the_joint_limit_together \
-	sandbox::systemd::sandboxes_of_one_name_come_and_go_and_one_that_fails_leaves_no_unit
+	sandbox::systemd::sandboxes_of_one_name_come_and_go_and_leave_no_unit
 # As on kernels that lack something of cgroup v2: the tests that start and kill.
 VM_ABSENT ?= cgroup.kill,clone_into_cgroup
 VM_ABSENT_TESTS ?= exec::at_the_deadline_a_fork_bomb_is_gone_too exec::exec_passes_both_streams_and_the_exit_code_through \

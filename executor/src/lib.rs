@@ -122,7 +122,9 @@ pub mod internal {
     pub use crate::oci::features::features;
     pub use crate::oci::host::{compile_filter, configure, limits_of, user_ids};
     pub use crate::oci::tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
-    pub use crate::one_call::{Begun, Container, Containers, Create, Exec as ContainerExec, Status, Streams, run as run_call};
+    pub use crate::one_call::{
+        Begun, Container, Containers, Create, Exec as ContainerExec, Status, Streams, run as run_call,
+    };
     pub use crate::output::io::{CallersPipe, Counter, Ready, Release, until_read};
     pub use crate::output::log::{
         Identity as FileIdentity, LogFile, LogFiles, LogLine, LogPlace, log_places, rotated_file as rotated_log,

@@ -46,7 +46,8 @@ impl TaskId {
         // What else is allowed is as in every id.
         let plain: String = text.chars().map(|c| if c == '+' { '-' } else { c }).collect();
         let first = plain.strip_prefix('_').map_or(plain.clone(), |rest| format!("0{rest}"));
-        checked(&first, LONGEST_ON_HOST).map_err(|_| Invalid::value(format!("invalid container ID format: {text:?}")))?;
+        checked(&first, LONGEST_ON_HOST)
+            .map_err(|_| Invalid::value(format!("invalid container ID format: {text:?}")))?;
         Ok(TaskId(text.into()))
     }
 }

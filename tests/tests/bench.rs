@@ -172,7 +172,7 @@ fn an_interrupted_bench_cleans_up() {
 }
 
 #[test]
-fn what_runs_a_benchs_commands_outlives_an_interrupt_so_that_it_can_clean_up() {
+fn the_command_runner_outlives_an_interrupt_to_clean_up() {
     let host = Host::new();
     // It unmounts cgroup v2 where v1 is mounted too.
     let mut unshare = host.command("unshare");

@@ -161,7 +161,7 @@ fn one_name_in_two_state_folders_has_two_addresses() {
 }
 
 #[test]
-fn what_leaves_has_the_hosts_address_and_the_host_is_as_before_in_the_end() {
+fn traffic_out_has_the_hosts_address_and_the_host_is_restored() {
     let host = Host::alone();
     if !has_plugins(&host) {
         return;
@@ -374,7 +374,7 @@ fn wrong_forms_and_ports_without_a_bridge_are_refused() {
 }
 
 #[test]
-fn plugins_that_are_missing_or_fail_are_told_and_nothing_is_left() {
+fn missing_or_failing_plugins_are_named_and_nothing_is_left() {
     let host = Host::new();
     let missing = "network.plugin_folders = ['/nowhere']";
     let parts = ["cannot find the network plugin", "/nowhere"];

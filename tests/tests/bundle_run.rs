@@ -69,7 +69,7 @@ fn a_capability_that_it_does_without_is_said() {
 }
 
 #[test]
-fn where_all_terminals_are_in_use_an_exec_is_refused_with_the_cause() {
+fn with_all_terminals_in_use_an_exec_is_refused_with_the_cause() {
     let host = Host::new();
     let folder = bundle(&host, &shell("exec sleep 1000"), |config| {
         let mounts = config["mounts"].as_array_mut().expect("a list");
@@ -177,7 +177,7 @@ fn a_root_may_be_named_by_a_symlink() {
 }
 
 #[test]
-fn the_command_and_the_entrypoint_replace_the_bundle_s_arguments() {
+fn command_and_entrypoint_replace_the_bundle_s_arguments() {
     let host = Host::new();
     let folder = bundle(&host, "command = '/bin/echo'\nargs = ['bundle', 's']", |_| {});
     let flag = format!("--bundle={}", folder.display());
@@ -334,7 +334,7 @@ fn poststart_hooks_that_a_shims_death_cuts_short_are_logged() {
 }
 
 #[test]
-fn a_poststop_hook_that_fails_is_told_and_keeps_nothing_from_being_removed() {
+fn a_failing_poststop_hook_is_reported_and_blocks_no_removal() {
     let host = Host::new();
     let stopped = host.work().join("stopped");
     let folder = noting(&host, "true", &stopped, |config| {

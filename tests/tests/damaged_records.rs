@@ -199,7 +199,7 @@ fn a_damaged_report_is_removed_by_force() {
 }
 
 #[test]
-fn a_report_that_was_planted_while_the_task_runs_does_not_keep_it() {
+fn a_planted_report_does_not_keep_a_running_task_from_rm_f() {
     let host = Host::new();
     let task = host.task("echo ready; exec sleep 1000").start();
     task.wait_for_line("ready");
@@ -214,7 +214,7 @@ fn a_report_that_was_planted_while_the_task_runs_does_not_keep_it() {
 
 /// What says where it was is gone: bowline's own place is all that can be cleaned up.
 #[test]
-fn a_process_elsewhere_is_named_and_rm_does_not_say_that_it_is_gone() {
+fn rm_names_a_process_in_another_cgroup_and_is_refused() {
     let host = Host::new();
     let (elsewhere, stranger) = (host.elsewhere("parent"), host.elsewhere("stranger"));
     let path = format!("{}/asked-for", elsewhere.path());
@@ -349,7 +349,7 @@ fn a_record_of_an_older_bowline_is_read() {
 
 /// A task of the same id in another state folder is not touched, whatever this folder holds.
 #[test]
-fn a_task_of_another_state_folder_is_not_taken_for_the_damaged_one() {
+fn a_damaged_record_harms_no_task_of_another_state_folder() {
     let host = Host::new();
     let other = host.task("echo ready; exec sleep 1000").start();
     other.wait_for_line("ready");
@@ -491,7 +491,7 @@ fn a_durable_tasks_records_are_synced() {
 
 /// A shim that lives has a task in the cgroup of a sandbox whose record says nothing: that may be a member.
 #[test]
-fn a_damaged_sandbox_in_whose_cgroup_something_lives_keeps_its_folder() {
+fn a_damaged_sandbox_with_a_task_in_its_cgroup_keeps_its_folder() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let cgroup = sandbox.inspect()["cgroup"].as_str().expect("a path").to_owned();

@@ -76,7 +76,7 @@ fn a_task_in_a_delegated_unit_has_its_limits() {
 }
 
 #[test]
-fn a_limit_that_a_unit_with_processes_of_its_own_cannot_hand_down_is_refused() {
+fn a_limit_is_refused_below_a_unit_with_processes_of_its_own() {
     if lacks_systemd() || !only_v2() {
         return;
     }
@@ -95,7 +95,7 @@ fn a_limit_that_a_unit_with_processes_of_its_own_cannot_hand_down_is_refused() {
 }
 
 #[test]
-fn a_limit_whose_controller_is_not_there_is_refused_by_file_and_value() {
+fn a_limit_without_its_controller_is_refused_by_file_and_value() {
     if !only_v2() {
         return;
     }

@@ -121,7 +121,7 @@ fn remove_what_killed_attaches_left(task: &Task<'_>) {
 }
 
 #[test]
-fn a_guest_that_stays_gets_what_is_written_when_others_have_left() {
+fn an_attach_that_stays_still_gets_output_after_others_leave() {
     let host = Host::new();
     let task = host.task("while read line; do echo \"got $line\"; done").flag("-i").start();
     let stays = attached(&host, &task);
@@ -225,7 +225,7 @@ fn a_check_that_leaves_a_process_holds_none_and_stays_healthy() {
 }
 
 #[test]
-fn the_soft_limit_is_raised_for_the_shim_and_not_for_what_it_starts() {
+fn the_soft_limit_is_raised_for_the_shim_alone() {
     let host = Host::new();
     let task = host.task("ulimit -Sn; ulimit -Hn; echo ready; exec sleep 1000").start();
     task.wait_for_line("ready");
@@ -241,7 +241,7 @@ fn the_soft_limit_is_raised_for_the_shim_and_not_for_what_it_starts() {
 }
 
 #[test]
-fn where_none_are_left_a_request_is_refused_and_the_exit_is_reported() {
+fn with_none_left_a_request_is_refused_and_the_exit_reported() {
     let host = Host::new();
     let task = host.task("trap 'exit 7' TERM; while :; do sleep 1000 & wait; done").start();
     task.exec("true").assert_code(0);
@@ -317,7 +317,7 @@ fn turned_away(host: &Host, shim: i32, ends: impl Fn() -> usize, held: Vec<UnixS
 }
 
 #[test]
-fn what_ends_a_task_is_asked_again_where_none_are_left_or_goes_past_the_shim() {
+fn with_none_left_rm_stop_and_kill_still_end_the_task() {
     let host = Host::new();
     for verb in [&["rm", "-f"][..], &["stop", "--grace=0"]] {
         let task = host.task("exec sleep 1000").start();

@@ -35,7 +35,7 @@ fn the_same_node_cannot_be_opened_by_an_exec() {
 }
 
 #[test]
-fn the_hosts_memory_and_log_cannot_be_opened_by_a_node_made_inside() {
+fn a_node_made_inside_opens_neither_dev_mem_nor_dev_kmsg() {
     let host = Host::new();
     let root = host.busybox_root();
     std::fs::File::open("/dev/kmsg").expect("the host can");
@@ -142,7 +142,7 @@ fn a_denial_takes_back_all_that_was_allowed_before() {
 }
 
 #[test]
-fn what_every_container_may_open_is_allowed_whatever_is_denied_last() {
+fn no_denial_takes_away_a_device_that_every_container_has() {
     let listed = json!([all(false), rule(true, 1, 3), all(false)]);
     assert_eq!(openable(&listed), "null");
     assert_eq!(openable(&json!([all(true), rule(false, 1, 3), rule(false, 5, 1)])), can_be_opened("loop null"));

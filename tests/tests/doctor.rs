@@ -52,7 +52,7 @@ fn every_problem_has_an_effect() {
 }
 
 #[test]
-fn without_root_it_says_so_and_what_only_root_can_tell_is_not_guessed() {
+fn without_root_it_says_so_and_facts_for_root_are_unknown() {
     let host = Host::new();
     // The original may be where only root can go.
     let copy = host.work().join("bowline");
@@ -71,7 +71,7 @@ fn without_root_it_says_so_and_what_only_root_can_tell_is_not_guessed() {
 }
 
 #[test]
-fn a_program_is_looked_for_in_the_path_and_the_lack_says_what_installs_it() {
+fn a_program_missing_from_path_comes_with_its_install_command() {
     let host = Host::new();
     let doctor = |path: &Path| {
         let mut command = host.command(binary("bowline"));
@@ -124,7 +124,7 @@ fn without_cgroups_tasks_cannot_run() {
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_written_keeps_tasks_from_running() {
+fn an_unwritable_state_folder_keeps_tasks_from_running() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=64k");
     disk.read_only();

@@ -237,7 +237,7 @@ fn ids_choose_events_and_an_unknown_one_is_an_error() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_harms_no_task_and_says_what_it_lacks() {
+fn an_unwritable_journal_harms_no_task_and_counts_what_it_lost() {
     let host = Host::new();
     let task = host.task(OBEDIENT).start();
     task.wait_for_line("ready");
@@ -301,7 +301,7 @@ fn a_journal_that_is_corrupt_harms_no_task_and_is_said_to_be() {
 }
 
 #[test]
-fn a_full_journal_is_put_aside_and_followers_go_on_in_the_new_one() {
+fn a_full_journal_is_rotated_and_followers_go_on() {
     let host = Host::new();
     let folder = host.state().join(".events");
     fs::create_dir_all(&folder).expect("the test's own");

@@ -109,7 +109,7 @@ fn a_user_namespace_gets_sources_that_only_the_host_can_reach() {
 }
 
 #[test]
-fn a_mount_below_that_is_covered_is_read_only_too_or_the_task_is_refused() {
+fn a_covered_mount_below_is_read_only_or_the_task_is_refused() {
     let host = Host::new();
     let covered = host.tmpfs("data/below", "size=64k");
     let cover = host.tmpfs("data/below", "size=64k");

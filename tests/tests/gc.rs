@@ -210,7 +210,7 @@ fn what_a_new_shim_can_take_over_is_left_alone() {
 }
 
 #[test]
-fn a_pod_is_left_alone_for_what_a_new_shim_can_take_over_unless_it_is_known_to_be_gone() {
+fn a_pod_with_an_adoptable_task_stays_unless_known_to_be_gone() {
     let host = Host::new();
     let root = host.prefix().replace('_', "-");
     let uid = format!("1-{root}");
@@ -236,7 +236,7 @@ fn a_pod_is_left_alone_for_what_a_new_shim_can_take_over_unless_it_is_known_to_b
 }
 
 #[test]
-fn what_a_shim_that_died_has_left_is_undone_and_its_folder_stays() {
+fn leftovers_of_a_dead_shim_are_removed_and_its_folder_stays() {
     let host = Host::new();
     let task = dead_with_init(&host);
     let (pids, cgroup) = (task.all_processes(), host.cgroup(&format!("/bowline/{}", task.on_host())));
@@ -268,7 +268,7 @@ fn a_task_that_has_taken_the_place_of_a_dead_one_is_not_touched() {
 }
 
 #[test]
-fn what_a_task_that_has_ended_has_left_is_removed_and_its_folder_stays() {
+fn leftovers_of_an_ended_task_are_removed_and_its_folder_stays() {
     let host = Host::new();
     let task = host.task("exit 3").start();
     task.wait().assert_code(3);
@@ -526,7 +526,7 @@ fn a_state_folder_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_sandbox_whose_shim_died_is_undone_with_its_members_and_stays_for_rm() {
+fn a_sandbox_whose_shim_died_is_undone_and_left_for_rm() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--share-pid").create();
     let member = sandbox.task(IDLE).start();

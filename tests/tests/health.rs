@@ -194,7 +194,7 @@ fn who_stopped_a_task_is_in_its_report() {
 }
 
 #[test]
-fn a_check_that_hangs_is_killed_with_all_it_has_started_and_the_next_one_runs() {
+fn a_check_that_hangs_is_killed_whole_and_the_next_one_runs() {
     let host = Host::new();
     let script = "test -e /tmp/hung && exit 0; touch /tmp/hung; echo so far; setsid sleep 4242 & exec sleep 4242";
     let task = checked(&host, OBEDIENT, script, &format!("timeout = '3s'\n{UNTIL_HEALTHY}")).start();
@@ -312,7 +312,7 @@ fn a_check_that_the_tasks_end_cuts_short_is_none() {
 }
 
 #[test]
-fn a_check_that_the_tasks_end_cuts_short_is_none_however_long_that_end_takes() {
+fn a_check_that_a_slow_end_cuts_short_is_not_counted() {
     let host = Host::new();
     let task = checked(&host, OBEDIENT, "exec sleep 4242", "timeout = '1h'\nretries = 1").flag("--init=false").start();
     task.wait_for_line("ready");

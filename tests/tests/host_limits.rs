@@ -12,7 +12,7 @@ use bowline_tests::harness::{
 use serde_json::{Value, json};
 
 #[test]
-fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
+fn slices_and_services_get_the_manifests_limits_in_the_kernel() {
     if lacks_systemd() {
         return;
     }
@@ -117,7 +117,7 @@ fn slices_are_all_made_or_none() {
 }
 
 #[test]
-fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
+fn a_service_that_cannot_be_limited_is_skipped_alone() {
     if lacks_systemd() {
         return;
     }

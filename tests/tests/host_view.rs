@@ -24,7 +24,7 @@ fn the_user_has_a_home_of_its_own_where_passwd_says() {
 }
 
 #[test]
-fn a_home_that_the_host_view_has_or_that_is_to_be_missing_is_left_alone() {
+fn a_home_in_the_view_or_meant_to_be_missing_is_left_alone() {
     let host = Host::new();
     host.task("[ -n \"$(ls ~)\" ] && ! touch ~/x 2>/dev/null && echo ~")
         .flag("--user=daemon")

@@ -52,7 +52,7 @@ fn members_of_a_sandbox_have_it_as_other_tasks_do() {
 }
 
 #[test]
-fn by_default_it_takes_no_process_from_a_task_that_may_have_one_alone() {
+fn by_default_it_is_left_out_where_a_task_may_have_one_process() {
     let host = Host::new();
     for (limit, first) in [("pids = 1", "sh"), ("rlimits.nproc = 1", "sh"), ("pids = 2", "bowline-init")] {
         assert_eq!(described(&host, &format!("user = 4711\n{limit}")).run().out(), first, "{limit}");
@@ -96,7 +96,7 @@ fn a_signal_reaches_the_program() {
 }
 
 #[test]
-fn from_inside_too_a_signal_to_the_first_process_reaches_the_program() {
+fn a_signal_from_inside_to_pid_1_reaches_the_program() {
     let host = Host::new();
     host.task("trap 'exit 9' TERM; kill -TERM 1; while :; do sleep 0.05; done").flag("--init").run().assert_code(9);
 }
@@ -313,7 +313,7 @@ fn members_of_a_sandbox_may_share_processes() {
 }
 
 #[test]
-fn a_program_whose_shim_is_killed_writes_on_and_its_end_is_stored() {
+fn a_program_writes_on_without_its_shim_and_its_end_is_stored() {
     let host = Host::new();
     let task = host.task("until [ -e /tmp/go ]; do sleep 0.05; done; echo more; exit 3").flag("--init").start();
     task.wait_until_running();

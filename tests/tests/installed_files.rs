@@ -65,7 +65,7 @@ fn a_task_does_not_notice_what_happens_to_the_installed_shim() {
 }
 
 #[test]
-fn a_container_does_not_notice_what_happens_to_containerds_installed_shim() {
+fn a_container_does_not_notice_changes_to_the_installed_shim() {
     let host = Host::new();
     if host.reference_fails("it runs from the installed file, which cannot be written to meanwhile") {
         return;
@@ -114,7 +114,7 @@ fn the_next_shim_is_what_was_installed_last() {
 }
 
 #[test]
-fn all_shims_of_a_program_share_one_copy_that_nobody_else_may_read() {
+fn all_shims_of_a_program_share_one_private_copy() {
     // Without overlays each has a copy in memory.
     if lacks("fsopen") {
         return;

@@ -81,7 +81,7 @@ fn interrupting_run_with_rm_removes_the_task() {
 }
 
 #[test]
-fn interrupting_run_uses_the_stop_signal_and_grace_of_the_description() {
+fn interrupting_run_sends_the_stop_signal_of_the_description() {
     let host = Host::new();
     let toml = "command = 'sh'\nargs = ['-c', 'trap \"exit 4\" USR1; echo ready; while :; do sleep 0.1; done']\nstop.signal = 'USR1'";
     let (_, run) = host.described(toml).spawn();
@@ -91,7 +91,7 @@ fn interrupting_run_uses_the_stop_signal_and_grace_of_the_description() {
 }
 
 #[test]
-fn killing_run_does_not_kill_a_task_that_can_do_without_its_reader() {
+fn killing_run_leaves_a_task_that_survives_losing_its_reader() {
     let host = Host::new();
     let ticks = "echo ready; while :; do echo tick; sleep 0.05; done";
     // The first process of a pid namespace is not ended by SIGPIPE.

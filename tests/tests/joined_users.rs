@@ -51,7 +51,7 @@ fn map(path: Option<&str>, uids: Value, gids: Value) -> impl FnOnce(&mut Value) 
 }
 
 #[test]
-fn mappings_that_a_joined_user_namespace_does_not_have_are_refused() {
+fn mappings_that_differ_from_the_joined_namespace_are_refused() {
     let host = Host::new();
     if host.reference_fails("runc 1.1 ignores them") {
         return;

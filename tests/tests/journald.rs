@@ -150,7 +150,7 @@ fn a_host_without_a_journal_refuses_and_nothing_is_left() {
 }
 
 #[test]
-fn a_journal_that_goes_away_holds_nothing_up_and_the_loss_is_counted() {
+fn a_journal_that_goes_away_blocks_nothing_and_loss_is_counted() {
     if has_journald() {
         return;
     }

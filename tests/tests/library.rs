@@ -70,7 +70,7 @@ fn example(host: &Host, name: &str, args: &[&str]) -> Ran {
 }
 
 #[test]
-fn the_clients_example_runs_without_an_event_loop_in_threads_and_in_event_loops() {
+fn the_clients_example_runs_blocking_in_threads_and_async() {
     let host = Host::new();
     for (how, tasks) in [("blocking", 1), ("threads", 4), ("async", 4)] {
         let ran = example(&host, "agent", &[how]);
@@ -171,7 +171,7 @@ fn a_shim_leaves_no_zombie_and_the_command_knows_its_task() {
 }
 
 #[test]
-fn programs_that_are_started_meanwhile_inherit_nothing_of_a_shim() {
+fn programs_started_meanwhile_inherit_nothing_from_a_shim() {
     let host = Host::new();
     let client = client(&host);
     let starts: Vec<Start> = (0..10).map(|_| described(&host.new_id(), "exec sleep 1000")).collect();
@@ -269,7 +269,7 @@ fn a_state_folder_that_is_not_there_or_not_safe_is_named() {
 }
 
 #[test]
-fn a_task_whose_shim_died_gets_a_new_one_and_one_that_has_ended_none() {
+fn a_task_whose_shim_died_gets_a_new_one_unless_it_has_ended() {
     let host = Host::new();
     let (lost, ended) = (start(&host, "exec sleep 1000"), start(&host, "exit 4"));
     let shim = Pid::from_raw(shim_of(&host, &lost)).expect("a pid");

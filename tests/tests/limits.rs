@@ -194,7 +194,7 @@ fn flags_set_the_same_limits() {
 }
 
 #[test]
-fn every_process_of_the_task_is_in_the_cgroup_of_every_hierarchy() {
+fn every_process_is_in_the_tasks_cgroup_of_every_hierarchy() {
     let host = Host::new();
     let task = host.task("sleep 1000 & sleep 1000 & echo ready; wait").start();
     task.wait_for_line("ready");
@@ -219,7 +219,7 @@ fn the_least_memory_that_is_taken_is_enough_to_start() {
 }
 
 #[test]
-fn a_task_that_takes_too_much_memory_is_killed_and_the_report_says_why() {
+fn the_report_of_a_task_killed_at_its_memory_limit_says_why() {
     let host = Host::new();
     let task = host.task("exec tail /dev/zero").flag("--memory=32M").start();
     let report = task.wait();
@@ -231,7 +231,7 @@ fn a_task_that_takes_too_much_memory_is_killed_and_the_report_says_why() {
 }
 
 #[test]
-fn a_child_that_takes_too_much_memory_is_reported_though_init_goes_on() {
+fn an_oom_kill_of_a_child_is_reported_though_init_goes_on() {
     let host = Host::new();
     let task = host.task("tail /dev/zero; echo survived; exit 3").flag("--memory=32M").start();
     let report = task.wait();
@@ -242,7 +242,7 @@ fn a_child_that_takes_too_much_memory_is_reported_though_init_goes_on() {
 }
 
 #[test]
-fn an_exec_that_takes_too_much_memory_is_the_tasks_lack_of_memory() {
+fn an_oom_kill_of_an_exec_counts_as_one_of_the_task() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--memory=32M").start();
     task.exec("exec tail /dev/zero").assert_code(137);
@@ -267,7 +267,7 @@ fn a_fork_bomb_is_stopped_by_the_pids_limit() {
 }
 
 #[test]
-fn a_task_that_takes_too_much_cpu_is_throttled_and_the_report_counts_it() {
+fn throttling_at_the_cpu_limit_is_counted_in_the_report() {
     let host = Host::new();
     let task = host.task("while :; do :; done").flag("--cpus=0.1").start();
     eventually("it is throttled", || (task.stats()["cpu"]["throttled_periods"].as_u64() > Some(2)).then_some(()));
@@ -276,7 +276,7 @@ fn a_task_that_takes_too_much_cpu_is_throttled_and_the_report_counts_it() {
 }
 
 #[test]
-fn a_task_that_takes_more_than_memory_high_is_slowed_down_and_not_killed() {
+fn a_task_above_memory_high_is_slowed_down_and_not_killed() {
     if !only_v2() {
         return;
     }

@@ -123,7 +123,7 @@ fn members_are_ended_and_removed() {
 }
 
 #[test]
-fn without_its_socket_a_shim_is_not_answering_and_the_task_is_ended_past_it() {
+fn without_a_socket_a_task_is_not_answering_but_can_be_ended() {
     let host = Host::new();
     for what in ["nothing", "folder", "file", "symlink"] {
         let [task, other] = [host.task(IDLE).start(), host.task(IDLE).start()];
@@ -193,7 +193,7 @@ fn the_folder_of_a_launch_that_was_killed_at_once_is_a_tasks() {
 }
 
 #[test]
-fn a_task_that_runs_is_removed_by_force_alone_whatever_became_of_its_lock_or_record() {
+fn rm_needs_force_for_a_running_task_with_a_bad_lock_or_record() {
     let host = Host::new();
     let replaced = host.task(IDLE).start();
     fs::remove_file(replaced.file("lock")).and_then(|()| fs::write(replaced.file("lock"), "")).expect("ours");
@@ -213,7 +213,7 @@ fn a_task_that_runs_is_removed_by_force_alone_whatever_became_of_its_lock_or_rec
 }
 
 #[test]
-fn a_report_whose_room_was_moved_to_its_place_is_written_all_the_same() {
+fn a_report_is_written_though_its_reserved_file_was_renamed() {
     let host = Host::new();
     let task = host.task("until [ -e /tmp/go ]; do sleep 0.02; done; exit 4").start();
     let program = task.program_pid();

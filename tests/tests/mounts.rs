@@ -181,7 +181,7 @@ fn later_mounts_lie_upon_earlier_ones() {
 }
 
 #[test]
-fn a_mount_point_that_the_host_view_lacks_is_made_in_a_view_of_the_folder() {
+fn a_mount_point_the_host_view_lacks_is_made_only_in_the_view() {
     let host = Host::new();
     let file = host.file("conf", "content\n");
     let script = "cat /usr/no-such-folder/conf; ls /usr | grep -cx bin; touch /usr/x 2>&1 | grep -o Read-only; \

@@ -37,7 +37,7 @@ fn each_can_be_the_hosts() {
 }
 
 #[test]
-fn a_command_comes_first_or_after_its_init_and_sees_its_own_alone() {
+fn a_command_is_pid_1_or_2_and_sees_only_its_own_processes() {
     let host = Host::new();
     for (flag, own, most) in [("--init=false", "1", 4), ("--init", "2", 5)] {
         let ran = host.task("echo $$; ls -d /proc/[0-9]* | wc -l").flag(flag).run();
@@ -133,7 +133,7 @@ fn a_user_that_the_mappings_leave_out_is_refused() {
 }
 
 #[test]
-fn kernel_settings_of_a_private_namespace_are_set_and_the_hosts_stay() {
+fn sysctls_of_a_private_namespace_leave_the_hosts_unchanged() {
     let host = Host::new();
     let read = || std::fs::read_to_string("/proc/sys/kernel/msgmax").expect("procfs");
     let before = read();

@@ -150,7 +150,7 @@ fn a_recording_goes_on_under_a_new_shim() {
 }
 
 #[test]
-fn a_task_that_no_new_shim_can_take_over_loses_nothing_that_was_recorded() {
+fn a_recording_is_kept_if_no_new_shim_can_adopt_the_task() {
     let host = Host::new();
     let (file, svg) = (host.work().join("run.jsonl"), host.work().join("run.svg"));
     let task = host.task(IDLE).start();
@@ -195,7 +195,7 @@ fn a_recording_that_was_cut_short_is_drawn() {
 }
 
 #[test]
-fn what_is_there_is_not_written_over_and_what_makes_no_sense_is_refused() {
+fn existing_files_are_kept_and_senseless_flags_are_refused() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     let mine = host.file("mine", "mine");

@@ -190,7 +190,7 @@ fn a_file_that_is_no_program_is_126() {
 }
 
 #[test]
-fn the_environment_is_the_descriptions_and_nothing_of_the_callers() {
+fn the_environment_has_nothing_of_the_callers() {
     let host = Host::new();
     let ran = host.task_of(["/usr/bin/env"]).flag("--env=A=b=c").flag("--env=E=").run();
     ran.assert_code(0);

@@ -70,7 +70,7 @@ fn no_mount_is_writable_but_the_tasks_own() {
 }
 
 #[test]
-fn the_host_view_is_read_only_and_nothing_of_the_root_is_seen_but_it() {
+fn the_host_view_is_read_only_and_nothing_else_is_seen() {
     let host = Host::new();
     let ran = host
         .task(
@@ -207,7 +207,7 @@ fn signals_umask_and_session_are_fresh() {
 }
 
 #[test]
-fn a_manager_that_ignores_and_blocks_signals_does_not_hand_that_down() {
+fn ignored_signals_of_a_manager_are_not_inherited() {
     let host = Host::new();
     let mut shell = host.command("/bin/sh");
     let task = "grep -E '^Sig(Blk|Ign)' /proc/self/status";

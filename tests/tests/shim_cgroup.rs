@@ -133,7 +133,7 @@ fn root_is_charged_to_nobody_always() {
 }
 
 #[test]
-fn overhead_is_left_for_the_root_before_the_launch_and_at_shutdown() {
+fn overhead_applies_only_between_launch_and_shutdown() {
     assert_moments("overhead", "/", "OVERHEAD", "/");
 }
 
@@ -143,7 +143,7 @@ fn a_path_is_entered_after_the_launch() {
 }
 
 #[test]
-fn the_v2_hierarchy_of_a_hybrid_host_is_left_for_the_root_as_well() {
+fn on_a_hybrid_host_the_manager_s_v2_cgroup_is_left_too() {
     let host = Host::new();
     let manager = host.elsewhere("manager");
     let mut start = host.command(binary("bowline"));

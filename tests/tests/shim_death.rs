@@ -101,7 +101,7 @@ fn the_id_is_free_again_after_rm() {
 }
 
 #[test]
-fn a_user_namespace_and_private_network_of_a_dead_shim_are_gone_too() {
+fn rm_removes_a_dead_shim_s_user_namespace_and_network_too() {
     let host = Host::new();
     let root = host.busybox_root();
     let toml = "command = 'sleep'\nargs = ['1000']\nnamespaces = {user = 'private', network = 'private'}\n\
@@ -124,7 +124,7 @@ fn the_shims_of_other_tasks_do_not_notice() {
 }
 
 #[test]
-fn a_shim_that_is_asked_to_leave_stops_its_task_and_records_the_exit() {
+fn a_shim_asked_to_leave_stops_its_task_and_records_the_exit() {
     // As when the host goes down: SIGTERM to everybody.
     let host = Host::new();
     let task = host.task("trap 'echo bye; exit 6' TERM; echo ready; while :; do sleep 0.1; done").start();

@@ -79,7 +79,7 @@ fn limits_of_its_own_hold_outside_of_the_slice_too() {
 }
 
 #[test]
-fn limits_that_cannot_be_had_are_refused_in_the_slice_and_outside() {
+fn an_impossible_limit_is_refused_in_or_outside_the_slice() {
     let host = Host::new();
     let build = host.described("command = 'true'\ncpu.cpuset = '4000'");
     build.flag(format!("--slice={SLICE}")).assert_refused(125, &["cpuset"]);

@@ -54,7 +54,7 @@ fn a_disk_without_a_free_inode_is_named() {
 }
 
 #[test]
-fn a_disk_that_is_full_after_the_folder_was_made_leaves_no_folder() {
+fn a_disk_that_fills_up_during_the_launch_leaves_no_folder() {
     for inodes in 3..12 {
         let host = Host::new();
         let disk = host.tmpfs("disk", &format!("size=1m,nr_inodes={inodes}"));

@@ -71,7 +71,7 @@ fn the_default_state_folder_has_the_ids_alone() {
 }
 
 #[test]
-fn a_task_that_an_older_bowline_has_named_is_found_by_its_record() {
+fn a_task_named_by_an_older_bowline_is_found_by_its_record() {
     let host = Host::new();
     let id = host.new_id();
     let path = format!("/bowline/{id}/{id}");

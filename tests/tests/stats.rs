@@ -156,7 +156,7 @@ fn what_was_written_to_a_disk_is_counted() {
 }
 
 #[test]
-fn pressure_that_is_switched_off_is_absent_and_the_rest_is_there() {
+fn only_pressure_is_absent_where_it_is_switched_off() {
     if fs::metadata("/proc/pressure/cpu").is_err() {
         return skip("this kernel measures no pressure");
     }

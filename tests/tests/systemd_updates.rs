@@ -49,7 +49,7 @@ fn raw_values_are_told_to_systemd_and_outlive_later_updates() {
 }
 
 #[test]
-fn files_without_a_property_keep_their_values_in_an_update_and_after_it() {
+fn files_without_a_property_keep_their_values_across_updates() {
     if lacks_systemd() || !only_v2() {
         return;
     }
@@ -130,7 +130,7 @@ fn systemd_is_told_the_old_values_where_an_update_is_refused() {
 }
 
 #[test]
-fn what_somebody_else_has_systemd_change_is_shown_beside_what_was_asked() {
+fn a_limit_that_others_change_is_shown_beside_the_one_asked() {
     if lacks_systemd() || !only_v2() {
         return;
     }

@@ -127,7 +127,7 @@ fn the_time_is_among_the_facts_until_it_is_over() {
 }
 
 #[test]
-fn run_says_that_it_waits_for_the_grace_and_a_second_interrupt_kills() {
+fn run_announces_the_grace_and_a_further_interrupt_kills() {
     let host = Host::new();
     for first in ["interrupt", "timeout"] {
         let mut build = host.task(DEAF).toml("stop.grace = '100s'").flag("--rm");
@@ -156,7 +156,7 @@ fn no_time_at_all_is_refused() {
 }
 
 #[test]
-fn a_shim_that_does_not_answer_is_gone_past_when_the_time_is_over() {
+fn a_silent_shim_is_bypassed_when_the_time_is_over() {
     let host = Host::new();
     let (task, run) = host.task(POLITE).flag(LATE).spawn();
     run.wait_for_out("ready");

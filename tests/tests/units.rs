@@ -115,7 +115,7 @@ fn a_shim_without_bowline_beside_it_says_what_is_missing() {
 }
 
 #[test]
-fn a_bowline_that_gives_no_answer_is_an_error_that_tells_what_it_said() {
+fn a_bowline_without_an_answer_is_an_error_with_what_it_said() {
     for (script, said) in [
         ("echo 'no such: library' >&2; exit 127", "no such: library"),
         ("exit 3", "exit status: 3"),
@@ -184,7 +184,7 @@ fn delete_has_bowline_stop_the_unit_of_a_dead_shim() {
 }
 
 #[test]
-fn a_shim_of_the_command_line_runs_what_an_upgrade_has_put_there() {
+fn a_shim_runs_the_bowline_that_an_upgrade_put_there() {
     let host = Host::new();
     let folder = folder(&host, "bin");
     for name in ["bowline", "bowline-shim", "bowline-init"] {

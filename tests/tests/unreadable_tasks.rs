@@ -44,7 +44,7 @@ fn a_read_only_state_folder_hides_no_task() {
 }
 
 #[test]
-fn a_folder_in_the_place_of_a_tasks_file_is_a_row_and_no_obstacle() {
+fn a_folder_in_place_of_a_task_s_file_is_a_row_and_no_obstacle() {
     for name in ["exit.json", "task.json", "lock"] {
         let host = Host::new();
         let [lives, other] = [(); 2].map(|()| host.task("echo ready; exec sleep 1000").start());
@@ -82,7 +82,7 @@ fn a_folder_in_the_place_of_a_tasks_file_is_a_row_and_no_obstacle() {
 }
 
 #[test]
-fn a_dead_task_without_a_readable_record_is_a_row_and_can_be_removed() {
+fn a_dead_task_with_an_unreadable_record_is_a_removable_row() {
     for name in ["exit.json", "task.json"] {
         let host = Host::new();
         let task = host.task("echo ready; exec sleep 1000").start();
@@ -184,7 +184,7 @@ const INSTEAD: [fn(&Path); 5] = [
 
 /// Also as a file becomes what it is, and as a shim is killed.
 #[test]
-fn storm_whatever_a_file_of_a_task_is_the_others_are_listed_and_asked() {
+fn storm_a_broken_file_of_one_task_hides_none_of_the_others() {
     let names = ["exit.json", "task.json", "lock", "status", "shim.log", "shim.sock"];
     storm(10, |round| {
         let (name, instead) = (names[round % names.len()], INSTEAD[round / names.len() % INSTEAD.len()]);

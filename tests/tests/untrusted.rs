@@ -120,7 +120,7 @@ fn what_depends_on_its_memory_limit_depends_on_the_profiles_too() {
 }
 
 #[test]
-fn its_home_is_empty_and_its_own_and_nothing_else_is_there_to_write() {
+fn its_home_is_empty_and_the_only_place_to_write() {
     let host = Host::new();
     let script = "pwd; echo $HOME; ls -A ~; echo mine > ~/x && cat ~/x; stat -c %a ~; [ -O ~ ] && echo own; \
                   for d in / /etc /usr /usr/local /bin /lib /proc/sys /sys; do touch $d/x 2>/dev/null && echo $d; done; true";

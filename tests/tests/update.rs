@@ -299,7 +299,7 @@ fn remove(parent: &str) {
 }
 
 #[test]
-fn a_cpuset_outside_the_parents_is_refused_and_nothing_is_half_applied() {
+fn a_cpuset_outside_the_parent_s_is_refused_and_nothing_changes() {
     if !Path::new("/sys/devices/system/cpu/cpu1").exists() {
         return skip("this host has one CPU");
     }

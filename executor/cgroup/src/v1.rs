@@ -172,11 +172,14 @@ pub fn conflict(dir: BorrowedFd<'_>, limit: &Limit) -> Option<String> {
         }
         Limit::CpuQuota(CpuQuota { quota, period }) => {
             let asked = Bandwidth::of(dir, Path::new("."), *quota, *period)?;
-            if let Some(above) = Bandwidth::of(dir, Path::new(".."), None, None).filter(|above| above.is_less_than(&asked)) {
+            if let Some(above) =
+                Bandwidth::of(dir, Path::new(".."), None, None).filter(|above| above.is_less_than(&asked))
+            {
                 return Some(format!("the cgroup above it has {above}"));
             }
             names_below(dir).into_iter().find_map(|name| {
-                let below = Bandwidth::of(dir, Path::new(&name), None, None).filter(|below| asked.is_less_than(below))?;
+                let below =
+                    Bandwidth::of(dir, Path::new(&name), None, None).filter(|below| asked.is_less_than(below))?;
                 Some(format!("cgroup {} below it has {below}", name.display()))
             })
         }
@@ -312,7 +315,10 @@ mod tests {
         let dir = open_dir(rustix::fs::CWD, &own).unwrap();
         let quota = |quota, period| conflict(dir.as_fd(), &Limit::CpuQuota(CpuQuota { quota, period }));
         let memory = |most| conflict(dir.as_fd(), &Limit::MemoryMax(Amount(most)));
-        assert_eq!(quota(Some(60_000), Some(50_000)).unwrap(), "the cgroup above it has a quota of 100000 in 100000 µs");
+        assert_eq!(
+            quota(Some(60_000), Some(50_000)).unwrap(),
+            "the cgroup above it has a quota of 100000 in 100000 µs"
+        );
         assert_eq!(quota(Some(40_000), None).unwrap(), "cgroup below below it has a quota of 50000 in 100000 µs");
         assert_eq!((quota(Some(50_000), None), quota(Some(-1), None)), (None, None));
         assert!(memory(Some(1001)).unwrap().contains("a limit of 1000 bytes") && memory(None).is_some());

@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{Begun, Containers, ORDERS, REPORT, Streams, hand_terminal, streams};
 use crate::disk::folder::{Container as Recorded, Folder, Record};
+use crate::hostside::task_units as units;
 use crate::hostside::undo::undo;
 use crate::oci::bundle::{self, Configuration};
 use crate::oci::tolerance;
@@ -21,7 +22,6 @@ use crate::start::cloning::Live;
 use crate::start::entrance::Entrance;
 use crate::start::hooks::{Container as Hooked, Point, Poststop};
 use crate::start::launch::Prepared;
-use crate::hostside::task_units as units;
 use crate::view::joined_users;
 use crate::view::namespaces::Namespaces;
 use crate::view::rootfs::{self, Additions};
@@ -61,7 +61,9 @@ impl Containers {
         inheritance::leave_behind(inheritance::InheritedLimits::Managers)?;
         let id = wanted.id.clone();
         let taken = |error: Error| match error.kind() {
-            Kind::AlreadyExists => Error::new(Kind::AlreadyExists, format!("container with given ID already exists: {id}")),
+            Kind::AlreadyExists => {
+                Error::new(Kind::AlreadyExists, format!("container with given ID already exists: {id}"))
+            }
             _ => error,
         };
         self.state.make()?;

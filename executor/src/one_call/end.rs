@@ -36,9 +36,8 @@ impl Containers {
             return Err(Error::new(Kind::WrongState, format!("container not running: {id}")));
         };
         // What shares a pid namespace does not end with init.
-        let shares_pids = || -> Result<bool> {
-            Ok(!Namespaces::of(&container.configuration()?.spec)?.is_new(libc::CLONE_NEWPID))
-        };
+        let shares_pids =
+            || -> Result<bool> { Ok(!Namespaces::of(&container.configuration()?.spec)?.is_new(libc::CLONE_NEWPID)) };
         if all || signal == Signal::KILL && shares_pids()? {
             self.signal_all(&container, signal)?;
         }
@@ -127,7 +126,9 @@ impl Containers {
             Status::Stopped | Status::Created | Status::Creating => {}
             Status::Running | Status::Paused if force => {}
             status => {
-                return Err(container.is_in(status, "it cannot be deleted").hint("kill it first, or delete it by --force"));
+                return Err(container
+                    .is_in(status, "it cannot be deleted")
+                    .hint("kill it first, or delete it by --force"));
             }
         }
         if let Some(init) = container.init()? {
@@ -140,7 +141,8 @@ impl Containers {
 
     /// Removes the folder of a creation that was killed before it had written a record.
     fn delete_unrecorded(&self, id: &str, force: bool, none: Error) -> Result<LeftAlone> {
-        let folder = TaskId::of_container(id).ok().map(|id| self.state.folder(&id)).filter(|folder| folder.path().is_dir());
+        let folder =
+            TaskId::of_container(id).ok().map(|id| self.state.folder(&id)).filter(|folder| folder.path().is_dir());
         match folder.map(|folder| folder.owner().map(|owner| (folder, owner))).transpose()? {
             Some((folder, Owner::Nobody(lock))) => folder.remove_quietly(lock).map(|()| LeftAlone::new()),
             _ if force => Ok(LeftAlone::new()),

@@ -155,8 +155,19 @@ impl Prepared<'_> {
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());
             let namespaces = &namespaces;
-            let itself =
-                Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders, successors };
+            let itself = Init {
+                spec,
+                id,
+                bundle,
+                namespaces,
+                sources,
+                nobody,
+                mounts,
+                own_folders,
+                additions,
+                orders,
+                successors,
+            };
             child::run_init(&payload, itself, tell.as_raw_fd())
         };
         let enter = || {

@@ -66,13 +66,8 @@ pub const AGENT: &[Field] = &[
     )
     .or("false"),
     Field::new("pids_limit", Form::Number, "", "The default of a task's `pids_limit`.").or("4096"),
-    Field::new(
-        "default_pid_mode",
-        Form::Text,
-        "",
-        "The default of a task's `pid_mode`: `private` or `host`.",
-    )
-    .or("\"private\""),
+    Field::new("default_pid_mode", Form::Text, "", "The default of a task's `pid_mode`: `private` or `host`.")
+        .or("\"private\""),
     Field::new("default_ipc_mode", Form::Text, "", "The default of a task's `ipc_mode`.").or("\"private\""),
 ];
 

@@ -128,7 +128,10 @@ pub fn follow(begun: Begun, signals: &Signals) -> Result<u8> {
                 shows = copy(terminal, std::io::stdout().as_fd());
             }
             if reads && came[came.len() - 1] {
-                reads = copy(&File::from(stdin.as_fd().try_clone_to_owned().doing(Kind::Internal, || "stdin")?), terminal.as_fd());
+                reads = copy(
+                    &File::from(stdin.as_fd().try_clone_to_owned().doing(Kind::Internal, || "stdin")?),
+                    terminal.as_fd(),
+                );
             }
         }
         if came[0] {

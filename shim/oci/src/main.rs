@@ -43,7 +43,8 @@ fn main() -> ExitCode {
             if let Some(log) = &log {
                 log.write("error", &message);
             }
-            let is_exec = parse(&arguments, &[globals::FLAGS]).is_ok_and(|(_, rest)| rest.first().is_some_and(|c| c == "exec"));
+            let is_exec =
+                parse(&arguments, &[globals::FLAGS]).is_ok_and(|(_, rest)| rest.first().is_some_and(|c| c == "exec"));
             ExitCode::from(if is_exec { EXEC_FAILED } else { FAILED })
         }
     }

@@ -32,7 +32,8 @@ pub fn json(containers: &Containers, container: &Container) -> Result<Value> {
 fn owner(uid: u32) -> String {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let line = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let name = line.filter(|fields| fields.get(2) == Some(&&*uid.to_string())).map(|fields| fields[0].to_owned()).next();
+    let name =
+        line.filter(|fields| fields.get(2) == Some(&&*uid.to_string())).map(|fields| fields[0].to_owned()).next();
     name.unwrap_or_default()
 }
 

@@ -38,7 +38,7 @@ fn without_init_the_kernel_may_tell_the_exit_code() {
 }
 
 #[test]
-fn what_ended_without_a_shim_has_its_code_and_output_all_the_same() {
+fn an_end_without_a_shim_keeps_exit_code_and_output() {
     let host = Host::new();
     let task = host.task(WRITER).flag("--init").start();
     task.wait_for_line("line 1");
@@ -134,7 +134,7 @@ fn with_files(host: &Host, most: u32, args: &[&str]) -> Ran {
 }
 
 #[test]
-fn an_exec_has_the_limits_that_it_had_before_whoever_takes_its_task_over() {
+fn execs_keep_their_rlimits_no_matter_who_adopts_the_task() {
     let host = Host::new();
     let id = host.new_id();
     with_files(&host, 2000, &["start", "--name", &id, "--init", "--", "sleep", "1000"]).assert_says(&id);
@@ -216,7 +216,7 @@ fn a_reader_that_goes_with_the_shim_takes_nothing_else_along() {
 }
 
 #[test]
-fn without_init_output_ends_with_the_shim_and_a_terminal_hangs_up() {
+fn without_init_output_ends_with_shim_and_terminal_hangs_up() {
     let host = Host::new();
     let writes = "trap '' PIPE; until [ -e /tmp/end ]; do sleep 0.02; done; echo more 2>/dev/null || exit 9";
     let task = host.task(writes).toml("init = false").start();
@@ -385,7 +385,7 @@ const TIMER: &str = include_str!("../../../systemd/bowline-adopt.timer");
 
 /// Returns at once on a host without systemd.
 #[test]
-fn the_units_that_are_installed_take_over_what_has_lost_its_shim() {
+fn the_installed_units_adopt_tasks_whose_shim_died() {
     if lacks_systemd() {
         return;
     }

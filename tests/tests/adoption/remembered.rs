@@ -27,7 +27,7 @@ fn a_signal_that_the_shim_before_has_sent_is_told() {
 }
 
 #[test]
-fn a_record_that_the_disk_has_refused_is_written_after_an_upgrade_too() {
+fn a_record_refused_by_a_full_disk_is_written_after_an_upgrade() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=1m,mode=0700");
     let state = disk.path().to_string_lossy().into_owned();

@@ -247,7 +247,7 @@ fn nor_a_sandbox_with_its_members() {
 }
 
 #[test]
-fn who_names_its_cgroups_otherwise_neither_supervises_nor_removes_it() {
+fn from_another_cgroup_namespace_nothing_is_adopted_or_removed() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let task = host.task(POLITE).flag("--init").start();
@@ -282,7 +282,7 @@ fn who_names_its_cgroups_otherwise_neither_supervises_nor_removes_it() {
 }
 
 #[test]
-fn a_task_of_another_pid_namespace_is_not_taken_for_one_that_has_ended() {
+fn a_task_of_another_pid_namespace_is_not_taken_for_ended() {
     let host = Host::new();
     let (first, sleeper) = pid_namespace(&host);
     let id = host.new_id();

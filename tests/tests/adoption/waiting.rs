@@ -88,7 +88,7 @@ fn who_is_attached_is_attached_again() {
 }
 
 #[test]
-fn attach_has_the_code_of_a_task_that_ends_before_it_is_attached_again() {
+fn attach_has_the_code_of_a_task_that_ends_before_it_reattaches() {
     let host = Host::new();
     let task = host.task(WRITER).flag("--init").start();
     task.wait_for_line("line 1");

@@ -133,7 +133,7 @@ fn malformed_times_are_bad_usage_and_the_task_is_unharmed() {
 }
 
 #[test]
-fn a_state_folder_whose_sockets_would_be_too_long_is_refused_and_not_made() {
+fn a_state_folder_too_long_for_sockets_is_refused_and_not_made() {
     let host = Host::new();
     let state = host.work().join("x".repeat(100));
     let path = state.to_string_lossy().into_owned();
@@ -287,7 +287,7 @@ fn no_hint_changes_what_is_not_the_tasks() {
 }
 
 #[test]
-fn a_command_that_is_not_there_may_be_an_image_a_line_or_a_script_of_the_host() {
+fn a_missing_command_gets_a_hint_at_image_line_or_script() {
     let host = Host::new();
     let script = host.file("script.sh", "#!/bin/sh\n");
     for (words, hint) in [

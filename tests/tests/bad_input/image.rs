@@ -80,7 +80,7 @@ fn an_empty_root_has_no_command() {
 }
 
 #[test]
-fn an_image_whose_system_folder_is_an_absolute_link_to_the_host_is_refused() {
+fn an_absolute_link_to_the_host_as_system_folder_is_refused() {
     for name in ["dev", "proc", "sys", "etc"] {
         let host = Host::new();
         let outside = Untouched::new(&host, "outside");
@@ -96,7 +96,7 @@ fn an_image_whose_system_folder_is_an_absolute_link_to_the_host_is_refused() {
 }
 
 #[test]
-fn an_image_whose_system_folder_is_a_climbing_link_to_the_host_is_refused() {
+fn a_climbing_link_to_the_host_as_system_folder_is_refused() {
     for name in ["dev", "proc", "sys", "etc"] {
         let host = Host::new();
         let outside = Untouched::new(&host, "outside");
@@ -112,7 +112,7 @@ fn an_image_whose_system_folder_is_a_climbing_link_to_the_host_is_refused() {
 }
 
 #[test]
-fn an_image_whose_dev_is_a_link_to_the_hosts_makes_nothing_there() {
+fn a_link_to_the_hosts_dev_is_refused_and_nothing_is_made() {
     let host = Host::new();
     let names = || {
         let mut names: Vec<_> = fs::read_dir("/dev").expect("/dev").flatten().map(|entry| entry.file_name()).collect();
@@ -200,7 +200,7 @@ fn a_mount_through_a_link_to_proc_is_refused() {
 }
 
 #[test]
-fn a_working_directory_through_a_link_that_leaves_the_root_is_made_inside_or_refused() {
+fn a_workdir_through_a_link_out_is_made_inside_or_refused() {
     let host = Host::new();
     let outside = Untouched::new(&host, "outside");
     for target in [outside.path.clone(), PathBuf::from("../outside"), PathBuf::from("/proc/self/fd/3")] {
@@ -280,7 +280,7 @@ fn a_root_that_is_itself_a_link_is_what_it_leads_to() {
 }
 
 #[test]
-fn an_archive_in_place_of_a_root_is_refused_with_the_way_to_unpack_it() {
+fn an_archive_as_rootfs_is_refused_with_a_hint_to_unpack_it() {
     let host = Host::new();
     let archive = host.file("root.tar", "");
     let refused = host.task("true").rootfs(&archive).try_start();

@@ -136,7 +136,7 @@ fn what_is_tracked_and_damaged_is_told_and_left_as_it_is() {
 }
 
 #[test]
-fn without_systemd_nothing_is_limited_or_tracked_and_that_is_said() {
+fn without_systemd_limiting_and_tracking_are_refused() {
     if has_systemd() {
         return;
     }

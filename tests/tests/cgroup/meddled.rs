@@ -41,7 +41,7 @@ fn a_frozen_task_hears_a_stop() {
 }
 
 #[test]
-fn a_task_that_somebody_else_freezes_is_paused_and_runs_nothing_until_it_is_resumed() {
+fn a_task_frozen_by_others_is_paused_until_it_is_resumed() {
     let host = Host::new();
     let task = host.task("sleep 1000").start();
     task.freeze();
@@ -149,7 +149,7 @@ fn a_deadline_holds_in_a_frozen_task_and_its_exec_never_runs() {
 }
 
 #[test]
-fn nothing_hides_from_the_end_of_a_task_in_a_cgroup_whose_name_is_no_utf_8() {
+fn a_process_in_a_non_utf_8_cgroup_ends_with_the_task() {
     let host = Host::new();
     let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\nnamespaces.pid = 'host'";
     for freezes in [false, true] {
@@ -181,7 +181,7 @@ fn freezer_of(elsewhere: &Elsewhere) -> PathBuf {
 }
 
 #[test]
-fn a_process_that_was_moved_out_of_one_hierarchy_ends_with_the_task() {
+fn a_process_moved_out_of_one_hierarchy_ends_with_the_task() {
     if only_v2() {
         return;
     }
@@ -204,7 +204,7 @@ fn a_process_that_was_moved_out_of_one_hierarchy_ends_with_the_task() {
 }
 
 #[test]
-fn a_task_that_was_moved_into_a_frozen_cgroup_is_stopped_all_the_same() {
+fn a_task_moved_into_a_frozen_cgroup_can_be_stopped() {
     if only_v2() {
         return;
     }
@@ -248,7 +248,7 @@ fn a_task_whose_cgroup_was_emptied_is_stopped_all_the_same() {
 }
 
 #[test]
-fn a_task_whose_cgroup_was_removed_says_so_and_is_stopped_all_the_same() {
+fn a_task_whose_cgroup_was_removed_says_so_and_can_be_stopped() {
     let host = Host::new();
     let elsewhere = host.elsewhere("elsewhere");
     for (grace, code) in [("--grace=50s", 3), ("--grace=0", 137)] {

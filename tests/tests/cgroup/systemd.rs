@@ -195,7 +195,7 @@ fn a_path_of_a_unit_goes_to_systemd_by_itself() {
 }
 
 #[test]
-fn a_kill_for_want_of_memory_is_reported_although_the_scope_goes() {
+fn an_oom_kill_is_reported_although_the_scope_is_removed() {
     if lacks_systemd() {
         return;
     }

@@ -34,7 +34,7 @@ fn every_command_takes_the_beginning_of_an_id() {
 }
 
 #[test]
-fn an_id_that_is_there_is_itself_also_where_others_begin_with_it() {
+fn a_full_id_wins_over_longer_ids_that_begin_with_it() {
     let host = Host::new();
     let (short, long) = (named(&host, "web"), named(&host, "web-2"));
     short.end().assert_killed_by("KILL");
@@ -43,7 +43,7 @@ fn an_id_that_is_there_is_itself_also_where_others_begin_with_it() {
 }
 
 #[test]
-fn the_beginning_of_several_ids_is_refused_with_their_names_and_nothing_is_done() {
+fn an_ambiguous_beginning_is_refused_with_the_ids_it_matches() {
     let host = Host::new();
     let (one, two) = (named(&host, "web-1"), named(&host, "web-2"));
     let short = format!("{}-web", host.prefix());

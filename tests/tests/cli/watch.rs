@@ -25,7 +25,7 @@ fn end(tasks: &[Task<'_>]) {
 }
 
 #[test]
-fn with_json_a_watch_gives_a_line_for_each_reading_until_its_tasks_have_ended() {
+fn with_json_a_watch_prints_one_line_per_reading_to_the_end() {
     let host = Host::new();
     let task = host.task(BUSY).start();
     let watch = host.spawn(["stats", "--watch", "--json", "--interval=100ms", task.id()]);
@@ -44,7 +44,7 @@ fn with_json_a_watch_gives_a_line_for_each_reading_until_its_tasks_have_ended() 
 }
 
 #[test]
-fn a_watch_ends_with_its_task_and_not_with_a_later_one_of_its_name() {
+fn a_watch_ends_with_its_task_despite_a_later_one_of_its_name() {
     let host = Host::new();
     let first = host.task("exec sleep 1000").start();
     let watch = host.spawn(["stats", "--watch", "--json", "--interval=100ms", first.id()]);
@@ -56,7 +56,7 @@ fn a_watch_ends_with_its_task_and_not_with_a_later_one_of_its_name() {
 }
 
 #[test]
-fn a_watch_goes_on_under_a_new_shim_and_names_a_task_that_gets_none() {
+fn a_watch_follows_a_new_shim_and_names_a_task_that_gets_none() {
     let host = Host::new();
     let [one, other] = [0, 1].map(|_| host.task(IDLE).flag("--init").start());
     let watch = host.spawn(["stats", "--watch", "--json", "--interval=100ms", one.id(), other.id()]);
@@ -166,7 +166,7 @@ fn a_live_view_can_be_left_while_a_shim_does_not_answer() {
 }
 
 #[test]
-fn top_has_the_busiest_process_first_and_tells_which_task_and_exec_it_is_of() {
+fn top_puts_the_busiest_process_first_with_its_task_and_exec() {
     let host = Host::new();
     let tasks = [host.task(IDLE).start(), host.task(IDLE).start()];
     let busy = tasks[1].spawn_exec(["--timeout=1000s"], "echo in; while :; do :; done");

@@ -25,7 +25,7 @@ fn assert_state_is_answered(shim: &bowline_tests::harness::containerd::Shim, id:
 }
 
 #[test]
-fn bug_01_every_exit_is_told_though_containerd_was_away_for_all_of_them() {
+fn bug_01_every_exit_is_reported_though_containerd_was_away() {
     let host = Host::new();
     if host.reference_fails("it tries each event five times and then drops it") {
         return;
@@ -278,7 +278,7 @@ fn bug_08_a_log_that_cannot_be_written_to_holds_nobody_up() {
 }
 
 #[test]
-fn bug_08_a_container_that_nobody_reads_can_be_killed_and_deleted() {
+fn bug_08_an_unread_container_can_be_killed_and_deleted() {
     let host = Host::new();
     let containerd = host.containerd();
     let mut running = containerd.run("yes");

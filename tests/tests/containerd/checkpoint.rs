@@ -184,7 +184,7 @@ fn with(options: &oci::Options) -> impl FnOnce(&mut api::CreateTaskRequest) {
 }
 
 #[test]
-fn the_options_say_which_criu_is_run_where_it_works_and_what_is_restored() {
+fn the_options_name_criu_its_work_folder_and_its_images() {
     let host = Host::new();
     if host.reference_fails("runc runs what is in PATH, and containerd reads where the images are") {
         return;
@@ -219,7 +219,7 @@ fn the_options_say_which_criu_is_run_where_it_works_and_what_is_restored() {
 }
 
 #[test]
-fn the_end_of_a_task_is_told_though_its_checkpoint_does_not_come_about() {
+fn an_end_during_a_checkpoint_that_hangs_is_reported() {
     let host = Host::new();
     if host.reference_fails("runc runs what is in PATH") {
         return;
@@ -284,7 +284,7 @@ fn a_task_that_does_not_run_or_is_unknown_has_no_checkpoint() {
 }
 
 #[test]
-fn a_criu_that_does_not_work_is_named_with_what_it_says_and_the_task_runs_on() {
+fn a_failing_criu_is_named_with_its_log_and_the_task_runs_on() {
     let Some(host) = host_if(has_criu() && !criu_works(), "its code is UNKNOWN") else { return };
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");

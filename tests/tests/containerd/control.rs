@@ -140,7 +140,7 @@ fn pids_follow_what_comes_and_goes() {
 }
 
 #[test]
-fn kill_of_all_reaches_those_too_that_came_after_the_pids_were_asked_for() {
+fn kill_of_all_reaches_an_exec_started_after_pids_were_read() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
@@ -268,7 +268,7 @@ fn stats_come_in_the_type_of_the_cgroup_version() {
 }
 
 #[test]
-fn stats_of_a_task_that_has_ended_are_the_last_reading_until_it_is_deleted() {
+fn stats_after_the_end_are_the_last_reading_until_delete() {
     let host = Host::new();
     if host.reference_fails("it answers with zeros on v1") {
         return;
@@ -313,7 +313,7 @@ fn no_terminal_to_resize_and_no_stdin_to_close_are_no_error() {
 }
 
 #[test]
-fn a_checkpoint_without_criu_is_unimplemented_and_says_what_is_missing() {
+fn a_checkpoint_without_criu_fails_and_names_what_is_missing() {
     let host = Host::new();
     if host.reference_fails("where there is no criu in its PATH, it finds no runc either") {
         return;

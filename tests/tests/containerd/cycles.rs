@@ -7,7 +7,7 @@ use bowline_tests::harness::containerd::{Input, Stdio, api};
 use bowline_tests::harness::{eventually, fds_of, is_slow, status_lines};
 
 #[test]
-fn two_hundred_cycles_leave_the_shim_and_the_machine_as_they_were() {
+fn two_hundred_cycles_leave_shim_and_host_as_they_were() {
     let host = Host::new();
     if host.reference_fails("every third cycle or so leaves an fd") {
         return;

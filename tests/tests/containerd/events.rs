@@ -156,7 +156,7 @@ fn the_exits_of_execs_are_told_before_that_of_init() {
 }
 
 #[test]
-fn without_a_pid_namespace_too_the_exits_of_execs_are_told_first() {
+fn without_a_pid_namespace_exits_of_execs_still_come_first() {
     let host = Host::new();
     if host.reference_fails("init's exit is told before those of execs") {
         return;
@@ -192,7 +192,7 @@ fn each_exit_is_told_once() {
 }
 
 #[test]
-fn what_happens_while_containerd_is_away_is_told_when_it_is_back() {
+fn events_while_containerd_is_away_arrive_when_it_is_back() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");

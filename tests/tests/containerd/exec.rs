@@ -116,7 +116,7 @@ fn a_paused_container_takes_no_exec() {
 }
 
 #[test]
-fn an_exec_as_an_id_that_is_none_is_refused_and_the_container_lives() {
+fn an_exec_as_an_invalid_id_is_refused_and_the_container_lives() {
     let host = Host::new();
     if host.reference_fails("runc has its own words") {
         return;
@@ -164,7 +164,7 @@ fn an_exec_added_before_the_end_of_init_does_not_start_after_it() {
 }
 
 #[test]
-fn to_start_an_exec_after_the_end_of_init_is_a_failed_precondition() {
+fn starting_an_exec_after_init_ended_is_a_failed_precondition() {
     let host = Host::new();
     if host.reference_fails("containerd 1.6 hands on what runc says, with the code UNKNOWN") {
         return;
@@ -181,7 +181,7 @@ fn to_start_an_exec_after_the_end_of_init_is_a_failed_precondition() {
 }
 
 #[test]
-fn a_command_that_is_not_there_fails_start_with_the_text_that_docker_looks_for() {
+fn a_command_that_cannot_run_fails_start_as_docker_expects() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
@@ -355,7 +355,7 @@ fn hold(host: &Host, running: &Running<'_>) -> Process {
 }
 
 #[test]
-fn an_exec_that_is_being_started_when_the_container_is_killed_ends_before_it() {
+fn an_exec_starting_as_the_container_is_killed_ends_before_it() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
@@ -384,7 +384,7 @@ fn an_exec_that_is_being_started_when_the_container_is_killed_ends_before_it() {
 }
 
 #[test]
-fn the_end_of_an_exec_that_outlives_its_container_is_told_late_and_not_never() {
+fn an_exec_that_outlives_its_container_has_its_end_reported() {
     let host = Host::new();
     if host.reference_fails("it tells init's exit before those of execs without a pid namespace") {
         return;
@@ -418,7 +418,7 @@ fn the_end_of_an_exec_that_outlives_its_container_is_told_late_and_not_never() {
 }
 
 #[test]
-fn an_exec_whose_logger_is_not_ready_when_the_container_ends_does_not_start_and_holds_nobody_up() {
+fn an_exec_whose_logger_is_not_ready_at_the_end_never_starts() {
     let host = Host::new();
     if host.reference_fails("it tells no end before the logger is ready") {
         return;
@@ -483,7 +483,7 @@ fn what_an_exec_leaves_running_does_not_hold_up_its_delete() {
 }
 
 #[test]
-fn the_output_of_an_exec_ends_with_its_delete_whatever_still_holds_it() {
+fn the_output_of_an_exec_ends_at_delete_though_held_open() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
@@ -517,7 +517,7 @@ fn what_an_exec_left_running_writes_until_the_exec_is_deleted() {
 }
 
 #[test]
-fn an_exec_that_wrote_more_than_its_fifo_holds_is_deleted_before_anybody_reads_it() {
+fn an_exec_with_more_output_than_its_fifo_is_deleted_unread() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");

@@ -151,7 +151,7 @@ fn a_shim_serves_though_it_has_no_log() {
 }
 
 #[test]
-fn the_binarys_folder_need_not_be_writable_and_names_need_no_care() {
+fn an_id_may_have_dots_dashes_and_underscores() {
     let host = Host::new();
     let containerd = host.containerd();
     let id = format!("{}.with_all-it.may-have", host.new_id());

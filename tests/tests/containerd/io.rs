@@ -173,7 +173,7 @@ fn output_that_nobody_has_read_yet_is_there_after_the_end() {
 }
 
 #[test]
-fn delete_waits_for_a_client_that_is_about_to_read_the_last_output() {
+fn delete_waits_for_a_client_about_to_read_the_last_output() {
     let host = Host::new();
     if host.reference_fails("it loses what nobody has read") {
         return;
@@ -208,7 +208,7 @@ fn reads_in_time(containerd: &Containerd<'_>) -> bool {
 }
 
 #[test]
-fn delete_does_not_wait_for_ever_for_a_client_that_does_not_read() {
+fn delete_gives_up_waiting_for_a_client_that_does_not_read() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("echo out");
@@ -432,7 +432,7 @@ fn a_logger_of_the_second_kind_says_by_a_byte_that_it_is_ready() {
 }
 
 #[test]
-fn a_logger_of_the_second_kind_that_ends_without_a_byte_fails_create() {
+fn a_binary_v2_logger_that_ends_without_a_byte_fails_create() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle();

@@ -100,7 +100,7 @@ fn tasks_of_one_name_in_two_namespaces_and_in_none_are_three() {
 }
 
 #[test]
-fn a_task_of_another_shim_beside_it_is_neither_told_of_nor_an_error() {
+fn a_task_of_another_runtime_is_neither_listed_nor_an_error() {
     let host = Host::new();
     if host.reference_fails(WHY) {
         return;
@@ -322,7 +322,7 @@ fn limits_ends_and_deaths_are_told_while_the_bundle_is_there() {
 }
 
 #[test]
-fn a_sandbox_of_containerds_own_service_is_told_of_with_its_members() {
+fn a_sandbox_of_the_sandbox_service_is_listed_with_members() {
     let host = Host::new();
     if host.reference_fails(WHY) {
         return;

@@ -276,7 +276,7 @@ fn a_remount_changes_nothing_of_the_host() {
 }
 
 #[test]
-fn a_sysfs_may_be_changed_where_the_network_is_the_containers_own() {
+fn sysfs_may_be_remounted_where_the_network_is_private() {
     let host = Host::new();
     let containerd = host.containerd();
     let remount =
@@ -333,7 +333,7 @@ fn propagation_is_of_the_top_mount_unless_it_is_recursive() {
 }
 
 #[test]
-fn a_shared_root_shares_all_that_is_mounted_in_it_but_what_has_a_propagation_of_its_own() {
+fn a_shared_root_shares_its_mounts_unless_they_say_otherwise() {
     let host = Host::new();
     if host.reference_fails("it shares what is to be private, and with the host") {
         return;

@@ -55,7 +55,7 @@ fn a_mount_namespace_may_be_joined() {
 }
 
 #[test]
-fn without_a_mount_namespace_a_container_has_the_hosts_and_leaves_no_mount_in_it() {
+fn a_container_in_the_hosts_mount_namespace_leaves_no_mount() {
     let host = Host::new();
     if host.reference_fails("its mounts stay on the host") {
         return;
@@ -87,7 +87,7 @@ fn without_a_mount_namespace_a_container_has_the_hosts_and_leaves_no_mount_in_it
 }
 
 #[test]
-fn a_container_without_a_mount_namespace_masks_paths_and_runs_hooks_in_its_own_root() {
+fn without_a_mount_namespace_paths_are_masked_and_read_only() {
     if lacks_detached_mounts() {
         return;
     }
@@ -107,7 +107,7 @@ fn a_container_without_a_mount_namespace_masks_paths_and_runs_hooks_in_its_own_r
 }
 
 #[test]
-fn the_hosts_mount_namespace_is_shared_without_a_path_and_not_with_users_of_its_own() {
+fn the_hosts_mount_namespace_by_path_or_with_users_is_refused() {
     let host = Host::new();
     if host.reference_fails("it mounts there, and leaves that behind") {
         return;
@@ -132,7 +132,7 @@ fn the_hosts_mount_namespace_is_shared_without_a_path_and_not_with_users_of_its_
 }
 
 #[test]
-fn sys_may_be_bound_into_a_user_namespace_that_has_the_hosts_network() {
+fn a_user_namespace_on_the_hosts_network_may_bind_sys() {
     let host = Host::new();
     let containerd = host.containerd();
     let script = "test -e /sys/class/net/lo && test -d /sys/fs/cgroup && grep -o ' /sys sysfs ro,' /proc/mounts";
@@ -290,7 +290,7 @@ fn sys_may_be_bound_into_a_user_namespace_that_is_joined() {
 }
 
 #[test]
-fn a_user_namespace_may_be_joined_in_which_nobody_can_set_groups() {
+fn a_user_namespace_that_denies_setgroups_may_be_joined() {
     let host = Host::new();
     let containerd = host.containerd();
     let holder = Holder::new(&["--user"]);

@@ -8,7 +8,7 @@ const LIMIT: u64 = 64 << 20;
 const GREEDY: &str = "dd if=/dev/zero of=/dev/null bs=256M count=1";
 
 #[test]
-fn a_container_killed_for_want_of_memory_is_told_before_its_exit() {
+fn an_oom_kill_of_a_container_is_reported_before_its_exit() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle().script(&format!("exec {GREEDY}")).memory(LIMIT);
@@ -59,7 +59,7 @@ fn a_kill_by_somebody_is_none_for_want_of_memory() {
 }
 
 #[test]
-fn an_end_of_other_reasons_is_never_told_as_one_for_want_of_memory() {
+fn an_end_for_another_reason_is_never_reported_as_an_oom_kill() {
     let host = Host::new();
     if host.reference_fails("on v1 it takes the removal of a cgroup for a kill, now and then") {
         return;

@@ -15,7 +15,7 @@ fn with(options: &oci::Options) -> impl FnOnce(&mut api::CreateTaskRequest) {
 }
 
 #[test]
-fn streams_belong_to_the_process_and_to_the_group_that_the_options_name() {
+fn streams_belong_to_the_process_and_the_group_of_the_options() {
     let host = Host::new();
     let containerd = host.containerd();
     let said = "cat >/dev/null; stat -Lc %u:%g /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2; echo anew >/dev/stdout";
@@ -38,7 +38,7 @@ fn streams_belong_to_the_process_and_to_the_group_that_the_options_name() {
 
 /// What containerd 1.6 sends for `ctr run --uidmap`, by the numbers of the protocol: io_uid is 10, io_gid is 11.
 #[test]
-fn the_client_of_containerd_1_6_names_the_owners_of_streams_in_a_type_of_its_own() {
+fn stream_owners_are_read_from_containerd_1_6_s_own_type() {
     let host = Host::new();
     if host.reference_fails("containerd does not send it to runc's shim") {
         return;
@@ -58,7 +58,7 @@ fn the_client_of_containerd_1_6_names_the_owners_of_streams_in_a_type_of_its_own
 const KEYRING: &str = "print syscall(250, 0, -3, 0)";
 
 #[test]
-fn the_session_keyring_is_new_unless_the_options_keep_the_old_one() {
+fn the_session_keyring_is_new_unless_options_keep_the_old_one() {
     let host = Host::new();
     let containerd = host.containerd();
     let ours = Command::new("perl").args(["-e", KEYRING]).output().expect("perl");
@@ -105,7 +105,7 @@ fn what_is_not_done_is_refused_by_name() {
 }
 
 #[test]
-fn without_systemd_the_cgroup_s_path_is_a_path_whatever_it_looks_like() {
+fn without_systemd_a_cgroup_path_like_a_unit_is_a_path() {
     let host = Host::new();
     let containerd = host.containerd();
     let name = format!("bowline-{}.slice:cri:x", host.prefix());

@@ -143,7 +143,7 @@ fn a_group_has_a_new_shim_after_the_first_one_was_killed() {
 }
 
 #[test]
-fn a_container_that_is_not_started_shows_nothing_of_the_host_to_those_who_share_its_pids() {
+fn a_created_container_shows_pid_sharers_nothing_of_the_host() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("exec sleep 1234");

@@ -25,7 +25,7 @@ fn delete_takes_down_what_a_dead_shim_has_left() {
 }
 
 #[test]
-fn delete_removes_the_cgroups_above_that_were_made_for_the_container_and_no_others() {
+fn delete_removes_only_parent_cgroups_made_for_the_container() {
     let host = Host::new();
     if host.reference_fails("runc removes the container's own alone") {
         return;
@@ -252,7 +252,7 @@ fn an_end_without_a_containerd_is_known_to_the_next_one() {
 }
 
 #[test]
-fn a_shim_that_is_asked_to_by_a_signal_goes_and_takes_its_socket_along() {
+fn a_shim_that_gets_sigterm_ends_and_removes_its_socket() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle();

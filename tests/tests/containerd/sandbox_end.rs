@@ -181,7 +181,7 @@ fn who_asks_the_shim_to_end_ends_all() {
 }
 
 #[test]
-fn what_a_killed_shim_leaves_is_undone_by_the_sandbox_s_delete_alone() {
+fn the_sandbox_s_delete_alone_cleans_up_after_a_killed_shim() {
     let host = Host::new();
     let containerd = host.containerd();
     for shared in [0, 1] {
@@ -203,7 +203,7 @@ fn what_a_killed_shim_leaves_is_undone_by_the_sandbox_s_delete_alone() {
 }
 
 #[test]
-fn members_of_a_containerd_that_starts_each_one_find_the_sandbox_s_shim() {
+fn a_start_action_for_a_member_finds_the_sandbox_s_shim() {
     let host = Host::new();
     let containerd = host.containerd();
     let sandbox = containerd.sandbox(&Pod { pid: 1, ..Pod::default() });
@@ -220,7 +220,7 @@ fn members_of_a_containerd_that_starts_each_one_find_the_sandbox_s_shim() {
 }
 
 #[test]
-fn a_member_that_is_being_created_while_the_sandbox_is_stopped_is_not_left() {
+fn a_member_being_created_during_stop_is_not_left_behind() {
     let host = Host::new();
     let containerd = host.containerd();
     let sandbox = containerd.sandbox(&Pod { pid: 1, ..Pod::default() });
@@ -247,7 +247,7 @@ fn a_member_that_is_being_created_while_the_sandbox_is_stopped_is_not_left() {
 }
 
 #[test]
-fn the_last_answer_comes_when_the_address_is_free_and_before_the_connection_ends() {
+fn shutdown_answers_once_the_socket_is_gone_before_hanging_up() {
     let host = Host::alone();
     if host.reference_fails("it removes its socket later") {
         return;

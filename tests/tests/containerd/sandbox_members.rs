@@ -53,7 +53,7 @@ fn members_join_the_namespaces_of_the_pause_process() {
 }
 
 #[test]
-fn what_a_member_says_nothing_of_is_the_sandbox_s_and_a_new_network_too() {
+fn unnamed_namespaces_and_a_new_network_are_the_sandbox_s() {
     let host = Host::new();
     let containerd = host.containerd();
     let sandbox = containerd.sandbox(&USUAL);
@@ -130,7 +130,7 @@ fn in_users(bundle: Bundle) -> Bundle {
 }
 
 #[test]
-fn a_pod_with_users_of_its_own_is_a_user_namespace_that_owns_the_others() {
+fn a_pod_s_own_user_namespace_owns_its_other_namespaces() {
     let host = Host::new();
     let containerd = host.containerd();
     let sysctls = [("net.ipv4.ip_unprivileged_port_start", "77")];
@@ -158,7 +158,7 @@ fn a_pod_with_users_of_its_own_is_a_user_namespace_that_owns_the_others() {
 }
 
 #[test]
-fn a_network_that_containerd_gives_comes_with_the_user_namespace_that_it_belongs_to() {
+fn a_given_network_comes_with_the_user_namespace_that_owns_it() {
     let host = Host::new();
     let containerd = host.containerd();
     let path = host.work().join("network");
@@ -185,7 +185,7 @@ fn a_network_that_containerd_gives_comes_with_the_user_namespace_that_it_belongs
 }
 
 #[test]
-fn a_network_of_the_host_s_users_is_refused_to_a_pod_with_users_of_its_own() {
+fn a_pod_with_own_users_is_refused_a_network_of_host_users() {
     let host = Host::new();
     let containerd = host.containerd();
     let path = host.work().join("network");
@@ -205,7 +205,7 @@ fn a_network_of_the_host_s_users_is_refused_to_a_pod_with_users_of_its_own() {
 }
 
 #[test]
-fn a_network_of_its_own_has_loopback_and_names_and_sysctls_are_set() {
+fn a_pod_gets_loopback_its_hostname_and_its_sysctls() {
     let host = Host::new();
     let containerd = host.containerd();
     let sysctls = [("net.ipv4.ip_unprivileged_port_start", "77"), ("kernel.msgmax", "9999")];
@@ -223,7 +223,7 @@ fn a_network_of_its_own_has_loopback_and_names_and_sysctls_are_set() {
 const BY_DEFAULT: &str = "cd /proc/sys/net/ipv4; cat ip_unprivileged_port_start ping_group_range";
 
 #[test]
-fn users_of_a_pod_may_open_any_port_and_ping_unless_it_sets_that_itself() {
+fn by_default_users_of_a_pod_may_open_any_port_and_ping() {
     let host = Host::new();
     let containerd = host.containerd();
     let settings = |pod: &Pod<'_>, kinds: &[&str], bundle: Bundle| {
@@ -314,7 +314,7 @@ fn members_of_a_pod_find_its_name_and_its_name_servers() {
 }
 
 #[test]
-fn members_that_share_a_pid_namespace_see_each_other_and_the_pause_process_is_their_first() {
+fn with_shared_pids_members_see_each_other_and_pause_is_pid_1() {
     let host = Host::new();
     let containerd = host.containerd();
     let sandbox = containerd.sandbox(&Pod { pid: 0, ..USUAL });
@@ -378,7 +378,7 @@ fn what_members_orphan_is_reaped() {
 }
 
 #[test]
-fn a_member_s_network_that_is_not_there_is_refused_and_the_sandbox_lives() {
+fn a_member_s_missing_network_is_refused_and_the_sandbox_lives() {
     let host = Host::new();
     let containerd = host.containerd();
     let sandbox = containerd.sandbox(&USUAL);

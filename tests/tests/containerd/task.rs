@@ -61,7 +61,7 @@ fn init_does_not_run_before_it_is_started() {
 }
 
 #[test]
-fn a_second_container_of_an_id_is_refused_and_the_first_lives_on() {
+fn a_second_create_of_an_id_is_refused_and_the_first_lives_on() {
     let host = Host::new();
     if host.reference_fails("it hands on what runc says, with the code UNKNOWN") {
         return;
@@ -76,7 +76,7 @@ fn a_second_container_of_an_id_is_refused_and_the_first_lives_on() {
 }
 
 #[test]
-fn a_command_that_is_not_there_fails_create_with_the_text_that_docker_looks_for() {
+fn a_command_that_cannot_run_fails_create_as_docker_expects() {
     let host = Host::new();
     let containerd = host.containerd();
     for (command, text) in [("nowhere", "executable file not found"), ("/etc/passwd", "permission denied")] {

@@ -53,7 +53,7 @@ fn a_terminal_has_the_size_that_it_is_given() {
 }
 
 #[test]
-fn a_terminal_has_its_size_from_the_beginning_when_it_was_given_before_start() {
+fn a_terminal_resized_before_start_has_its_size_at_once() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("busybox stty size; sleep 1000").terminal();

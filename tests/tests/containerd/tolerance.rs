@@ -41,7 +41,7 @@ fn sets(names: &[&str]) -> Value {
 }
 
 #[test]
-fn a_capability_that_nobody_knows_is_left_out_of_containers_and_execs() {
+fn an_unknown_capability_is_left_out_of_containers_and_execs() {
     let host = Host::new();
     let containerd = host.containerd();
     let unknown = sets(&["CAP_KILL", "CAP_UNKNOWN", "UNKNOWN_CAP", "CAP_CHOWN"]);
@@ -79,7 +79,7 @@ fn a_capability_that_the_host_does_not_give_is_left_out() {
 }
 
 #[test]
-fn an_oom_score_that_the_host_does_not_let_be_lowered_fails_the_create() {
+fn an_oom_score_that_may_not_be_lowered_fails_the_create() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("exit 0").edit(|config| config["process"]["oomScoreAdj"] = json!(-5));

@@ -103,7 +103,7 @@ fn a_shim_of_before_there_were_upgrades_says_so_and_what_to_do() {
 }
 
 #[test]
-fn a_shim_that_is_stopped_is_given_up_and_the_others_are_upgraded() {
+fn a_stopped_shim_is_given_up_and_the_others_are_upgraded() {
     let host = Host::new();
     let containerd = host.containerd();
     let (running, other) = (containerd.run("exec sleep 1000"), containerd.run("exec sleep 1000"));
@@ -140,7 +140,7 @@ fn a_call_that_has_come_in_part_is_answered() {
 }
 
 #[test]
-fn execs_that_are_deleted_end_their_output_and_slow_readers_lose_nothing() {
+fn slow_readers_lose_nothing_and_delete_still_ends_the_output() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("exec sleep 1000");
@@ -237,7 +237,7 @@ fn a_container_that_was_created_starts_afterwards() {
 }
 
 #[test]
-fn events_that_containerd_has_not_taken_arrive_once_and_in_order() {
+fn events_still_to_be_sent_arrive_once_and_in_order() {
     let host = Host::new();
     let containerd = host.containerd();
     let running = containerd.run("exec sleep 1000");

@@ -108,7 +108,7 @@ fn execs_many_at_a_time_all_have_their_answer() {
 }
 
 #[test]
-fn a_container_whose_program_is_not_there_is_refused_and_its_pod_lives() {
+fn a_container_with_a_missing_program_fails_and_its_pod_lives() {
     with_a_pod(|_, pod| {
         let broken = pod.container("broken", "").runs(&["nowhere"]).create();
         let failure = broken.start().expect_err("there is none");

@@ -57,7 +57,7 @@ fn two_pods_have_two_shims_and_share_nothing() {
 }
 
 #[test]
-fn the_containers_of_a_pod_share_net_ipc_and_uts_and_have_pids_of_their_own() {
+fn containers_of_a_pod_share_net_ipc_and_uts_but_not_pids() {
     let host = Host::new();
     let Some(cri) = host.cri() else { return };
     let pod = cri.pod().run();
@@ -147,7 +147,7 @@ fn a_container_may_see_the_pids_of_another_alone() {
 }
 
 #[test]
-fn a_container_takes_its_processes_with_it_where_the_pod_shares_pids() {
+fn where_pids_are_shared_a_container_s_processes_end_with_it() {
     let host = Host::new();
     let Some(cri) = host.cri() else { return };
     pids_of(&cri, NamespaceMode::POD, |[a, b], pids| {
@@ -193,7 +193,7 @@ fn containers_are_in_cgroups_below_that_of_their_pod() {
 }
 
 #[test]
-fn systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod() {
+fn systemd_has_a_scope_per_container_in_the_slice_of_its_pod() {
     let host = Host::new();
     let Some(cri) = host.cri_with_systemd() else { return };
     let pod = cri.pod().memory(256 << 20).run();

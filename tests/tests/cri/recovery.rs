@@ -97,7 +97,7 @@ fn a_pod_that_dies_while_containerd_is_away_is_found_dead() {
 }
 
 #[test]
-fn a_shim_that_dies_while_containerd_is_away_is_cleaned_up_after() {
+fn a_shim_killed_while_containerd_is_away_is_cleaned_up_after() {
     let host = Host::new();
     if host.reference_fails("the socket of a shim that was killed stays") {
         return;

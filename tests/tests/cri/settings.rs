@@ -74,7 +74,7 @@ fn a_privileged_container_has_all_that_containerd_has() {
 }
 
 #[test]
-fn a_container_has_the_environment_the_folder_and_the_terminal_that_are_asked_for() {
+fn a_container_has_the_environment_folder_and_tty_asked_for() {
     let host = Host::new();
     let Some(cri) = host.cri() else { return };
     let pod = cri.pod().on_the_hosts_network().run();
@@ -168,7 +168,7 @@ fn shared(host: &Host) -> Tmpfs {
 }
 
 #[test]
-fn mounts_of_the_host_spread_to_containers_that_ask_for_it_alone() {
+fn host_mounts_spread_only_to_containers_that_ask_for_them() {
     let host = Host::new();
     let Some(cri) = host.cri() else { return };
     let folder = shared(&host);
@@ -191,7 +191,7 @@ fn mounts_of_the_host_spread_to_containers_that_ask_for_it_alone() {
 }
 
 #[test]
-fn mounts_of_a_privileged_container_spread_to_the_host_where_it_asks_for_it() {
+fn privileged_containers_spread_mounts_to_the_host_if_asked() {
     let host = Host::new();
     let Some(cri) = host.cri() else { return };
     let folder = shared(&host);

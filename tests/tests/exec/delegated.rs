@@ -70,7 +70,7 @@ fn an_exec_goes_where_init_is_whatever_the_name() {
 }
 
 #[test]
-fn an_exec_works_in_a_task_that_has_handed_controllers_down_itself() {
+fn an_exec_works_in_a_task_that_delegates_controllers_itself() {
     if !only_v2() {
         return;
     }
@@ -107,7 +107,7 @@ fn an_exec_with_a_deadline_has_a_cgroup_of_its_own_there_too() {
 }
 
 #[test]
-fn where_an_exec_can_have_no_cgroup_its_session_is_killed_and_the_answer_says_so() {
+fn an_exec_without_a_cgroup_has_its_session_killed_and_says_so() {
     if !only_v2() {
         return;
     }

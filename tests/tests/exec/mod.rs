@@ -30,7 +30,7 @@ fn a_signal_becomes_128_plus_its_number() {
 }
 
 #[test]
-fn a_command_that_is_not_found_is_127_and_one_not_executable_126() {
+fn a_missing_command_is_127_and_one_not_executable_is_126() {
     let host = Host::new();
     let root = host.busybox_root();
     root.file("bin/plain", "#!/bin/sh\n", 0o644);
@@ -43,7 +43,7 @@ fn a_command_that_is_not_found_is_127_and_one_not_executable_126() {
 }
 
 #[test]
-fn environment_and_working_directory_are_the_tasks_own_unless_asked_otherwise() {
+fn environment_and_workdir_are_the_tasks_unless_overridden() {
     let host = Host::new();
     let toml = "command = 'sleep'\nargs = ['1000']\nworkdir = '/usr'\nenv = {A = 'task', B = 'task'}";
     let task = host.described(toml).start();
@@ -106,7 +106,7 @@ fn exec_into_no_task_is_an_error() {
 }
 
 #[test]
-fn at_the_deadline_the_answer_is_a_timeout_and_the_task_lives_on() {
+fn at_the_deadline_the_exec_times_out_and_the_task_lives_on() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     let ran = task.exec_with(["--timeout=3s"], "echo begun; exec sleep 1000");
@@ -119,7 +119,7 @@ fn at_the_deadline_the_answer_is_a_timeout_and_the_task_lives_on() {
 }
 
 #[test]
-fn at_the_deadline_daemons_in_sessions_of_their_own_are_gone_too() {
+fn at_the_deadline_daemons_in_their_own_sessions_are_gone_too() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     let daemons = "setsid sh -c '(setsid sleep 1000 & exit) & echo one; exec sleep 1000' & \
@@ -157,7 +157,7 @@ fn a_deadline_that_is_met_changes_nothing() {
 }
 
 #[test]
-fn a_daemon_that_an_exec_in_time_leaves_is_not_killed_at_the_deadline_of_the_next() {
+fn a_daemon_of_an_exec_in_time_survives_the_next_deadline() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     task.exec_with(["--timeout=50s"], "setsid sleep 1000 >/dev/null 2>&1 & exit 0").assert_code(0);
@@ -167,7 +167,7 @@ fn a_daemon_that_an_exec_in_time_leaves_is_not_killed_at_the_deadline_of_the_nex
 }
 
 #[test]
-fn a_daemon_that_an_exec_without_deadline_leaves_belongs_to_the_task() {
+fn a_daemon_of_an_exec_without_deadline_belongs_to_the_task() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     task.exec("setsid sleep 1000 >/dev/null 2>&1 & exit 0").assert_code(0);
@@ -260,7 +260,7 @@ fn a_detached_exec_runs_on_after_the_command_has_returned() {
 }
 
 #[test]
-fn a_detached_exec_that_cannot_start_is_an_error_and_its_deadline_holds() {
+fn detached_execs_report_failed_starts_and_keep_deadlines() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     task.bowline("exec", ["-d", "/no/such"]).assert_code(127);

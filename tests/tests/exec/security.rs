@@ -67,7 +67,7 @@ fn a_user_that_is_not_root_gains_no_capability_by_exec() {
 }
 
 #[test]
-fn root_by_exec_in_a_task_of_another_user_has_no_more_than_the_bounding_set() {
+fn root_by_exec_in_a_users_task_has_only_the_bounding_set() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--user=nobody").start();
     task.exec_with(["--user=root"], "grep CapEff /proc/self/status").assert_says("CapEff:\t00000000a80405fb");

@@ -122,7 +122,7 @@ fn one_that_begins_while_the_disk_is_full_keeps_its_number() {
 }
 
 #[test]
-fn one_that_has_ended_without_a_shim_is_told_once_and_its_code_is_not_known() {
+fn an_exec_ended_without_a_shim_is_reported_once_without_code() {
     let host = Host::new();
     let task = host.task(IDLE).flag("--init").start();
     let script = until("end", 5);
@@ -162,7 +162,7 @@ fn its_deadline_is_kept_where_it_has_no_cgroup_of_its_own_too() {
 }
 
 #[test]
-fn what_one_has_left_that_ended_in_time_without_a_shim_has_no_deadline() {
+fn leftovers_of_an_exec_ended_without_a_shim_have_no_deadline() {
     let host = Host::new();
     let task = host.task(IDLE).flag("--init").start();
     let script = format!("tail -f /dev/null & {}", until("go", 0));
@@ -182,7 +182,7 @@ fn what_one_has_left_that_ended_in_time_without_a_shim_has_no_deadline() {
 }
 
 #[test]
-fn events_go_on_by_their_numbers_where_the_journal_has_lost_the_earlier_ones() {
+fn event_numbers_go_on_where_the_journal_lost_earlier_events() {
     let host = Host::new();
     let task = host.task(IDLE).flag("--init").start();
     task.exec("exit 1").assert_code(1);
@@ -201,7 +201,7 @@ fn events_go_on_by_their_numbers_where_the_journal_has_lost_the_earlier_ones() {
 }
 
 #[test]
-fn a_health_check_ends_with_its_shim_and_the_next_one_runs_alone() {
+fn a_health_check_ends_with_its_shim_and_the_next_runs_alone() {
     let host = Host::new();
     let check = "touch /tmp/first.$$; exec sleep 1000";
     let more = format!("[healthcheck]\nexec = ['sh', '-c', '{check}']\ninterval = '100ms'\ntimeout = '10m'\n");

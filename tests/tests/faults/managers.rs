@@ -83,7 +83,7 @@ fn live(
 
 /// Whoever stops it with Ctrl-Z, or freezes it, keeps the command, and nobody else.
 #[test]
-fn a_command_that_is_stopped_at_any_of_its_system_calls_and_goes_on() {
+fn a_command_stopped_at_any_of_its_system_calls_goes_on() {
     let host = Host::new();
     let mut tally = Tally::default();
     for verb in STEPS {
@@ -184,7 +184,7 @@ fn calls_of_the_shim(containerd: &Containerd<'_>, host: &Host) -> Vec<Call> {
 
 /// containerd then runs `delete`, which finds all by the bundle.
 #[test]
-fn a_shim_of_containerds_that_is_killed_at_any_of_its_system_calls() {
+fn delete_cleans_up_after_a_shim_killed_at_any_system_call() {
     let host = Host::new();
     let containerd = host.containerd();
     let mut tally = Tally::default();

@@ -192,7 +192,7 @@ fn shim_meets_at(fault: &str, of_interest: impl Fn(&Call) -> bool, stride: usize
 }
 
 #[test]
-fn a_worker_init_or_exec_that_is_killed_at_any_of_its_system_calls() {
+fn a_worker_init_or_exec_that_is_killed_at_any_system_call() {
     let host = Host::new();
     let calls = calls_of_children(&host).into_iter();
     meets(&host, "signal=KILL", &["-f"], calls.step_by(if is_slow() { 11 } else { 2 }), "worker, init, exec");

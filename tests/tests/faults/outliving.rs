@@ -215,7 +215,7 @@ fn cgroups_in(cgroup: &Path) -> Vec<PathBuf> {
 
 /// The member goes on under a new shim, or nothing is left of it; the sandbox goes on.
 #[test]
-fn a_sandbox_whose_shim_is_killed_at_any_system_call_of_a_members_launch() {
+fn a_sandbox_goes_on_though_its_shim_dies_in_a_member_s_launch() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--pids=50").create();
     let calls = {
@@ -253,7 +253,7 @@ fn a_sandbox_whose_shim_is_killed_at_any_system_call_of_a_members_launch() {
 
 /// Nobody is there to undo it, until somebody removes the member.
 #[test]
-fn a_members_launch_whose_shim_and_caller_are_killed_is_removed_from_the_sandboxs_cgroup() {
+fn rm_undoes_a_member_launch_whose_shim_and_caller_were_killed() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let folders = ["cpu", "cpuset", "memory", "pids", "freezer"].map(|controller| sandbox.cgroup(controller));
@@ -285,7 +285,7 @@ fn a_members_launch_whose_shim_and_caller_are_killed_is_removed_from_the_sandbox
 /// What the kernel did is done, and the shim could not store that: what it read is in no pipe any more, and what it
 /// wrote has come.
 #[test]
-fn a_shim_that_is_killed_as_a_call_returns_that_passes_output_on() {
+fn a_shim_killed_as_a_read_or_write_returns_loses_no_output() {
     let host = Host::new();
     let calls = {
         let (ran, trace) = killed_after(&host, "trace=read,write");
@@ -493,12 +493,12 @@ fn any_adoption_meets_faults<'h>(host: &'h Host, start: impl Fn(&'h Host) -> Mar
 }
 
 #[test]
-fn a_new_shim_that_is_killed_or_refused_while_it_takes_a_task_over() {
+fn a_new_shim_may_be_killed_or_refused_as_it_adopts_a_task() {
     any_adoption_meets_faults(&Host::new(), Marked::start);
 }
 
 #[test]
-fn a_new_shim_that_is_killed_or_refused_while_it_takes_a_sandbox_over() {
+fn a_new_shim_may_be_killed_or_refused_as_it_adopts_a_sandbox() {
     any_adoption_meets_faults(&Host::new(), |host| {
         Marked::start_in(host, Some(host.sandbox().flag("--share-pid").flag("--pids=50").create()))
     });

@@ -120,7 +120,7 @@ fn an_exec_runs_on_the_cpus_that_it_is_given() {
 }
 
 #[test]
-fn names_and_settings_of_the_kernel_are_as_the_configuration_says() {
+fn names_and_sysctls_are_as_the_configuration_says() {
     if reference_fails("runc 1.1 knows no domainname") {
         return;
     }
@@ -179,7 +179,7 @@ fn the_propagation_of_the_root_is_what_the_configuration_says() {
 const OFFSETS: &str = "cat /proc/self/timens_offsets | busybox awk '{print $1, $2, $3}'";
 
 #[test]
-fn clocks_of_a_time_namespace_are_as_far_ahead_as_the_configuration_says() {
+fn a_time_namespace_has_the_offsets_of_the_configuration() {
     if reference_fails("runc 1.1 knows no time namespaces") {
         return;
     }
@@ -221,7 +221,7 @@ fn clocks_of_a_time_namespace_are_as_far_ahead_as_the_configuration_says() {
 }
 
 #[test]
-fn memory_is_allocated_by_the_policy_that_the_configuration_says() {
+fn the_memory_policy_is_the_one_of_the_configuration() {
     if reference_fails("runc 1.1 knows no memory policies") {
         return;
     }

@@ -213,7 +213,7 @@ fn huge_pages_are_limited_or_refused() {
 }
 
 #[test]
-fn huge_pages_of_no_size_or_of_one_that_the_host_lacks_are_refused() {
+fn huge_pages_without_a_size_the_host_has_are_refused() {
     let of = |size: Value| json!([{ "pageSize": "2MB", "limit": 4 << 20 }, size]);
     let named = "linux.resources.hugepageLimits[1].pageSize";
     let field = "linux.resources.hugepageLimits";
@@ -248,7 +248,7 @@ fn a_terminal_has_the_size_that_the_configuration_says() {
 }
 
 #[test]
-fn a_device_that_every_container_has_takes_owner_and_mode_of_the_configuration() {
+fn default_devices_take_owner_and_mode_of_the_configuration() {
     if reference_fails("runc then denies the device, unless a rule allows it") {
         return;
     }
@@ -419,7 +419,7 @@ pub fn openable(rules: &Value) -> String {
 }
 
 #[test]
-fn what_no_rule_allows_cannot_be_opened_whatever_the_first_rule_says() {
+fn a_device_that_no_rule_allows_cannot_be_opened() {
     let one = |allow: bool, major: u32, minor: u32| json!({ "allow": allow, "type": "c", "major": major, "minor": minor, "access": "rwm" });
     let none = json!({ "allow": false, "access": "rwm" });
     let both = if fs::File::open("/dev/loop-control").is_ok() { "loop null" } else { "null" };

@@ -111,7 +111,7 @@ fn a_device_over_another_file_is_refused() {
 }
 
 #[test]
-fn a_device_over_another_file_is_refused_in_a_user_namespace_too() {
+fn with_user_namespaces_a_device_over_a_file_is_refused_too() {
     let host = Host::new();
     let containerd = host.containerd();
     let map = json!([{ "containerID": 0, "hostID": 100000, "size": 65536 }]);

@@ -46,7 +46,7 @@ const LOOKS_FOR_BINARIES: &str = r#"
 "#;
 
 #[test]
-fn cve_2019_5736_the_binary_of_an_exec_that_is_on_its_way_cannot_be_written() {
+fn cve_2019_5736_the_binary_of_a_starting_exec_is_not_writable() {
     let host = Host::new();
     let before = binaries();
     let looking = "command = '/bin/sleep'\nargs = ['1000']\ncapabilities.add = ['SYS_PTRACE', 'DAC_READ_SEARCH']";
@@ -73,7 +73,7 @@ fn cve_2019_5736_the_binary_of_an_exec_that_is_on_its_way_cannot_be_written() {
 /// The program is a script whose interpreter is the runtime itself, so that the runtime runs inside, where everything
 /// that it loads is the image's.
 #[test]
-fn cve_2019_5736_an_exec_of_the_runtimes_own_binary_cannot_write_it() {
+fn cve_2019_5736_the_runtime_run_as_an_exec_is_not_writable() {
     let host = Host::new();
     let before = binaries();
     let root = host.busybox_root();
@@ -93,7 +93,7 @@ fn cve_2019_5736_an_exec_of_the_runtimes_own_binary_cannot_write_it() {
 
 /// The attack through containerd, whose shim is another binary: an exec before it executes.
 #[test]
-fn cve_2019_5736_containerds_shim_cannot_be_written_by_init_or_exec() {
+fn cve_2019_5736_init_and_execs_cannot_write_containerds_shim() {
     let host = Host::new();
     let before = binaries();
     let containerd = host.containerd();

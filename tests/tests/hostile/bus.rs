@@ -109,7 +109,7 @@ fn limits(host: &Host, bus: &Bus, args: &str) -> Command {
 }
 
 #[test]
-fn a_unit_that_goes_between_look_and_change_is_skipped_and_the_rest_is_done() {
+fn a_unit_that_goes_between_look_and_change_is_skipped_alone() {
     let host = Host::new();
     let bus = host_bus(&host, |method, name| {
         (method == "SetUnitProperties" && name.starts_with("gone")).then_some(Reply::Refused(NO_SUCH_UNIT))

@@ -102,7 +102,7 @@ fn a_thousand_half_open_connections_to_a_shim_hold_up_nobody() {
 }
 
 #[test]
-fn a_thousand_half_open_connections_to_containerds_shim_hold_up_nobody() {
+fn half_open_connections_to_containerds_shim_hold_up_nobody() {
     more_descriptors();
     let host = Host::new();
     let containerd = host.containerd();
@@ -150,7 +150,7 @@ fn other_users_reach_neither_sockets_nor_state() {
 }
 
 #[test]
-fn other_users_are_hung_up_on_where_somebody_has_opened_the_folders() {
+fn other_users_are_hung_up_on_even_where_folders_are_open() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
     let socket = task.file("shim.sock");

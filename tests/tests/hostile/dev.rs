@@ -89,7 +89,7 @@ fn nothing_but_mount_points_is_made_in_the_dev_of_a_bundle() {
 }
 
 #[test]
-fn nothing_is_made_in_the_dev_of_an_image_that_a_bundle_mounts_nothing_over() {
+fn nothing_is_made_in_an_image_s_dev_without_a_mount_over_it() {
     let host = Host::new();
     if host.reference_fails("it makes nodes and links there") {
         return;
@@ -109,7 +109,7 @@ fn nothing_is_made_in_the_dev_of_an_image_that_a_bundle_mounts_nothing_over() {
 /// CVE-2026-41579 of runc, CVE-2026-47766 of crun: the image's `/dev` leads to a folder of the host's, in which `ptmx`
 /// is removed, and links and nodes are made. Raced: `storm::mounts::cve_2026_41579_and_47766…`.
 #[test]
-fn cve_2026_41579_and_47766_a_dev_that_leads_to_the_host_changes_nothing_there() {
+fn cve_2026_41579_and_47766_a_dev_link_changes_nothing_outside() {
     let host = Host::new();
     if host.reference_fails("runc 1.1.5 makes its links where the symlink leads to") {
         return;

@@ -202,7 +202,7 @@ fn so_is_a_sandbox_with_its_members() {
 }
 
 #[test]
-fn a_report_longer_than_what_is_reserved_goes_without_its_output() {
+fn a_report_longer_than_its_reserved_room_drops_its_output() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=1m,mode=0700");
     // Each byte takes six in JSON.
@@ -260,7 +260,7 @@ fn room_that_somebody_has_cleaned_up_is_made_again() {
 }
 
 #[test]
-fn a_report_that_a_read_only_disk_refuses_is_kept_until_it_is_written() {
+fn a_report_refused_by_a_read_only_disk_is_kept_until_written() {
     let host = Host::new();
     let state = host.work().join("state");
     let task = Ending::start(&host, &state, &[]);
@@ -287,7 +287,7 @@ fn a_report_that_a_read_only_disk_refuses_is_kept_until_it_is_written() {
 }
 
 #[test]
-fn a_run_whose_report_cannot_be_written_says_so_and_does_not_wait() {
+fn a_run_with_an_unwritable_report_says_so_and_does_not_wait() {
     let host = Host::new();
     let state = host.work().join("state");
     let (task, run) = Ending::run(&host, &state);

@@ -10,7 +10,7 @@ use bowline_tests::harness::{Process, binary, eventually, process_exists, unix_s
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 #[test]
-fn a_shim_that_dies_as_its_report_is_there_leaves_what_rm_undoes() {
+fn rm_cleans_up_after_a_shim_that_dies_once_its_report_exists() {
     let host = Host::new();
     for _ in 0..24 {
         let task = host.task("trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done").start();
@@ -142,7 +142,7 @@ fn a_sandbox_whose_shim_dies_while_it_is_removed_is_removed() {
 }
 
 #[test]
-fn who_says_that_a_sandbox_is_removed_has_removed_it_at_any_moment_of_its_making() {
+fn rm_of_a_half_made_sandbox_removes_it_or_says_try_again() {
     let host = Host::new();
     // What comes about while it is made, in this order: a file of its folder.
     for moment in ["", "lock", "shim.sock", "shim.log", "shm"] {

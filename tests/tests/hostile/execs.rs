@@ -1,6 +1,6 @@
 //! Execs that do all they can to outlive their deadline, and a task whose processes are killed without end.
 //!
-//! Daemons in sessions of their own, and a fork bomb: `exec::at_the_deadline_daemons_in_sessions_of_their_own_are_gone_too`,
+//! Daemons in sessions of their own, and a fork bomb: `exec::at_the_deadline_daemons_in_their_own_sessions_are_gone_too`,
 //! `exec::at_the_deadline_a_fork_bomb_is_gone_too`.
 
 use bowline_tests::Host;
@@ -46,7 +46,7 @@ fn nothing_of_a_fork_bomb_of_sessions_outlives_the_deadline() {
 
 /// One that kills all that it can see, itself aside, while others start: every exec is answered, none is left.
 #[test]
-fn a_storm_of_sigkill_inside_leaves_the_shim_and_its_answers_whole() {
+fn a_storm_of_sigkill_inside_harms_neither_shim_nor_answers() {
     let host = Host::new();
     // As the first process of its pid namespace it is out of the storm's reach.
     let task = host.task("exec sleep 1000").flag("--init=false").start();
@@ -85,7 +85,7 @@ const SIGNALS: &str = r#"
 
 /// One that sends all signals to whatever it sees, while execs are cloned: every exec is answered, none is left.
 #[test]
-fn a_storm_of_all_signals_on_execs_that_are_cloned_leaves_the_shim_and_its_answers_whole() {
+fn a_storm_of_all_signals_at_new_execs_harms_no_shim_or_answer() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--init=false").start();
     let shim = task.shim_pid();

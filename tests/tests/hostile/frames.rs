@@ -354,7 +354,7 @@ fn pipeline(peer: &mut Peer, content: &[u8], most: u32) -> u32 {
 }
 
 #[test]
-fn a_client_that_reads_no_answers_is_not_read_from_and_others_are_served() {
+fn a_client_that_reads_no_answers_is_not_read_from() {
     each_is_served(|served| {
         let shim = served.shim();
         served.serves();

@@ -155,7 +155,7 @@ fn an_exec_in_a_paused_container_can_be_killed() {
 }
 
 #[test]
-fn a_member_that_is_frozen_as_it_is_launched_is_removed_by_force() {
+fn a_member_frozen_during_its_launch_is_removed_by_force() {
     let host = Host::new();
     for pids in PID_NAMESPACES {
         let sandbox = host.sandbox().create();
@@ -177,7 +177,7 @@ fn a_member_that_is_frozen_as_it_is_launched_is_removed_by_force() {
 
 /// Whoever freezes it again and again does so also between the signal and the end.
 #[test]
-fn a_member_that_somebody_freezes_again_and_again_is_removed_by_force() {
+fn a_member_that_is_frozen_repeatedly_is_removed_by_force() {
     if only_v2() {
         return;
     }

@@ -62,7 +62,7 @@ fn root_inside_reads_no_file_of_the_host_that_is_root_s_alone() {
 }
 
 #[test]
-fn what_the_host_renames_over_a_file_is_no_more_readable_than_that_was() {
+fn a_file_renamed_over_a_closed_one_is_not_readable_either() {
     let host = Host::new();
     let file = Own::file(&host, "/etc", "shadow", 0o640);
     let path = file.path();
@@ -117,7 +117,7 @@ fn another_user_reads_nothing_by_its_number_or_its_groups() {
 }
 
 #[test]
-fn root_of_a_user_namespace_that_has_the_host_s_root_reads_no_more() {
+fn root_mapped_to_the_host_s_root_reads_no_more() {
     let host = Host::new();
     let file = Own::file(&host, "/etc", "userns", 0o600);
     let toml = format!(
@@ -183,7 +183,7 @@ fn an_etc_that_is_a_mount_with_mounts_below_is_shown_as_it_is() {
 }
 
 #[test]
-fn a_link_of_etc_to_what_the_resolver_writes_leads_there_and_to_nothing_else_of_run() {
+fn a_resolv_conf_link_shows_its_file_and_nothing_else_of_run() {
     let host = Host::new();
     // With a folder of run, and with what a socket and a secret there stand for.
     for (folder, link) in [
@@ -205,7 +205,7 @@ fn a_link_of_etc_to_what_the_resolver_writes_leads_there_and_to_nothing_else_of_
 }
 
 #[test]
-fn a_network_of_its_own_has_the_servers_behind_a_stub_on_the_host_s_loopback() {
+fn a_private_network_gets_the_servers_behind_a_loopback_stub() {
     let host = Host::new();
     let stub = "mount -t tmpfs run /run; mkdir -p /run/systemd/resolve; cd /run/systemd/resolve; \
                 echo nameserver 127.0.0.53 > stub; echo nameserver 192.0.2.53 > resolv.conf; \
@@ -258,7 +258,7 @@ fn opt_is_shown_as_everybody_may_read_it_or_not_at_all() {
 }
 
 #[test]
-fn where_etc_cannot_be_idmapped_there_is_a_copy_of_what_everybody_may_read() {
+fn without_idmapping_etc_is_a_copy_of_what_everybody_may_read() {
     let host = Host::new();
     // An overlay cannot be.
     let script = "mkdir $etc.up; mount -t tmpfs up $etc.up; mkdir $etc.up/up $etc.up/work; \
@@ -273,7 +273,7 @@ fn where_etc_cannot_be_idmapped_there_is_a_copy_of_what_everybody_may_read() {
 }
 
 #[test]
-fn what_is_root_s_alone_in_usr_is_not_read_either_where_owners_can_be_hidden() {
+fn root_s_files_in_usr_are_not_read_where_owners_can_be_hidden() {
     let host = Host::new();
     let mapped = !lacks("fsopen") && !lacks("mount_setattr") && !lacks("openat2");
     let file = Own::file(&host, "/usr/share", "closed", 0o600);
@@ -289,7 +289,7 @@ fn what_is_root_s_alone_in_usr_is_not_read_either_where_owners_can_be_hidden() {
 }
 
 #[test]
-fn a_mount_below_usr_that_shows_its_owners_makes_no_other_show_them() {
+fn a_mount_below_usr_that_shows_owners_exposes_no_other() {
     let host = Host::new();
     let mapped = !lacks("fsopen") && !lacks("mount_setattr") && !lacks("openat2");
     let file = Own::file(&host, "/usr/share", "beside", 0o600);

@@ -73,7 +73,7 @@ fn a_user_database_that_is_no_plain_file_is_refused() {
 }
 
 #[test]
-fn a_user_database_that_is_a_link_to_the_hosts_is_not_followed_there() {
+fn a_user_database_that_links_to_the_hosts_is_not_followed() {
     let host = Host::new();
     let root = host.busybox_root();
     let outside = host.file("passwd", "intruder:x:0:0::/:/bin/sh\n");

@@ -26,7 +26,7 @@ fn wait_until_gone(shim: i32) {
 }
 
 #[test]
-fn a_sandbox_whose_member_is_frozen_as_it_is_launched_is_left_at_sigterm() {
+fn at_sigterm_a_shim_leaves_though_a_member_s_launch_is_frozen() {
     let host = Host::new();
     for members in [0, 1] {
         let sandbox = host.sandbox().create();
@@ -49,7 +49,7 @@ fn a_sandbox_whose_member_is_frozen_as_it_is_launched_is_left_at_sigterm() {
 }
 
 #[test]
-fn a_sandbox_whose_member_is_frozen_as_it_is_launched_is_removed_by_force_alone() {
+fn a_sandbox_with_a_frozen_launch_is_removed_by_force_alone() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     sandbox.freeze();
@@ -92,7 +92,7 @@ fn shim_of(start: &Process, task: &Task<'_>) -> i32 {
 }
 
 #[test]
-fn a_launch_at_any_moment_of_which_the_shim_is_told_to_leave_is_refused_or_ends() {
+fn a_launch_whose_shim_is_told_to_leave_is_refused_or_ends() {
     // What comes about while a task is launched, in this order: a file of its folder.
     for moment in ["", "lock", "shim.sock", "rootfs", "task.json", "log.json"] {
         // Its own, where no filter is compiled yet: that takes a while, before there is a task to stop.

@@ -164,7 +164,7 @@ fn few_open_files_are_enough() {
 }
 
 #[test]
-fn a_client_that_scrapes_again_keeps_its_connection_until_it_is_needed() {
+fn a_client_keeps_its_connection_until_others_need_it() {
     let host = Host::new();
     let exporter = host.exporter(["--listen", "127.0.0.1:0"]);
     let mut kept = exporter.connect();

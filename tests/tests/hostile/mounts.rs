@@ -67,7 +67,7 @@ pub fn bind(source: &Path, destination: &str) -> serde_json::Value {
 /// its parent for a symlink to the host. Mount points are made and
 /// mounted upon by descriptors, of which none is looked up twice.
 #[test]
-fn cve_2021_30465_and_2024_45310_a_mount_point_that_is_exchanged_for_a_link_to_the_host() {
+fn cve_2021_30465_and_2024_45310_an_exchanged_mount_point() {
     let host = Host::new();
     let root = host.busybox_root();
     let (volume, outside) = (folder(&host, "volume"), folder(&host, "outside"));
@@ -196,7 +196,7 @@ fn cve_2025_52881_a_sysctl_is_never_written_to_a_false_proc() {
 /// CVE-2025-31133: the container's `/dev/null` is a symlink to what a mask would then show and let be written, instead
 /// of hiding anything. runc 1.1.5 mounts `core_pattern` onto `/proc/version` so, writable.
 #[test]
-fn cve_2025_31133_a_null_device_that_leads_to_procfs_masks_nothing() {
+fn cve_2025_31133_a_null_link_to_procfs_is_never_the_mask() {
     let host = Host::new();
     if host.reference_fails("runc 1.1.5 shows what the symlink leads to") {
         return;
@@ -220,7 +220,7 @@ fn cve_2025_31133_a_null_device_that_leads_to_procfs_masks_nothing() {
 /// CVE-2025-52565: `/dev/console` and `/dev/pts` are symlinks, so that the terminal is mounted onto procfs, before the
 /// masks are.
 #[test]
-fn cve_2025_52565_a_console_that_leads_to_procfs_is_not_mounted_upon() {
+fn cve_2025_52565_a_console_link_to_procfs_is_not_mounted_on() {
     let host = Host::new();
     if host.reference_fails("runc 1.1.5 starts nothing without a /dev/null in the volume") {
         return;
@@ -265,7 +265,7 @@ fn cve_2025_52565_terminals_that_lead_to_procfs_are_refused() {
 /// CVE-2024-21626, raced: an exec's working directory is exchanged by the task for a descriptor that leads outside.
 /// That it is refused when nothing is raced: `exec::security::a_working_directory_that_escapes_is_refused`.
 #[test]
-fn cve_2024_21626_a_working_directory_that_is_exchanged_for_a_descriptor() {
+fn cve_2024_21626_a_workdir_exchanged_for_a_descriptor() {
     let host = Host::new();
     let root = host.busybox_root();
     root.folder("work");
@@ -291,7 +291,7 @@ fn cve_2024_21626_a_working_directory_that_is_exchanged_for_a_descriptor() {
 
 /// CVE-2024-21626 by containerd: init's working directory and an exec's are a descriptor.
 #[test]
-fn cve_2024_21626_a_working_directory_by_a_descriptor_is_refused_to_containerd() {
+fn cve_2024_21626_a_descriptor_as_cwd_is_refused_to_containerd() {
     let is_about_it = |said: &str| said.contains("workdir") || is_reference() && said.contains("/proc/self/fd/");
     let host = Host::new();
     let containerd = host.containerd();

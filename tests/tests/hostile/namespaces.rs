@@ -131,7 +131,7 @@ fn a_new_shim_enters_nothing_but_what_was_recorded() {
 }
 
 #[test]
-fn nor_a_user_namespace_where_an_older_bowline_has_recorded_nothing() {
+fn with_an_older_record_no_user_namespace_is_entered() {
     let host = Host::new();
     let root = root(&host);
     let task = begun(host.task(BINDS).rootfs(root.path()).toml(UNGUARDED));

@@ -114,7 +114,7 @@ fn assert_left_alone(attacker: Running<'_>) {
 }
 
 #[test]
-fn by_a_task_with_the_right_to_trace_in_a_user_namespace_that_is_shared() {
+fn a_user_namespace_sharer_that_may_trace_seizes_nothing() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle().edit(|config| {
@@ -131,7 +131,7 @@ fn by_a_task_with_the_right_to_trace_in_a_user_namespace_that_is_shared() {
 }
 
 #[test]
-fn by_a_task_with_default_capabilities_in_a_pid_namespace_that_is_shared() {
+fn a_pid_sharer_with_default_capabilities_seizes_nothing() {
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle();

@@ -264,7 +264,7 @@ fn whoever_a_record_names_that_is_not_the_tasks_is_left_alone() {
 }
 
 #[test]
-fn a_sandbox_whose_shim_does_not_answer_is_shown_and_goes_by_force() {
+fn a_sandbox_with_a_silent_shim_is_shown_and_removed_by_force() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let members = [sandbox.task("exec sleep 1000").start(), sandbox.task("exec sleep 1000").start()];

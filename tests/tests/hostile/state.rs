@@ -197,7 +197,7 @@ fn a_record_that_was_edited_ends_nobody_else() {
 }
 
 #[test]
-fn a_launch_that_was_cut_short_ends_nobody_in_the_cgroup_that_it_was_to_have() {
+fn a_launch_cut_short_ends_nobody_in_its_intended_cgroup() {
     let host = Host::new();
     let (elsewhere, process) = stranger(&host);
     let task = dead(&host);
@@ -218,7 +218,7 @@ fn a_launch_that_was_cut_short_ends_nobody_in_the_cgroup_that_it_was_to_have() {
 }
 
 #[test]
-fn a_record_of_another_boot_or_an_older_bowline_is_not_believed_elsewhere() {
+fn a_record_of_another_boot_or_version_ends_no_stranger() {
     let host = Host::new();
     let (elsewhere, process) = stranger(&host);
     type Edit<'a> = &'a dyn Fn(&mut Value);

@@ -149,7 +149,7 @@ fn an_exec_from_another_pid_namespace_has_its_output() {
 }
 
 #[test]
-fn what_goes_to_one_file_by_both_streams_stays_in_order_and_whole() {
+fn both_streams_to_one_file_stay_in_order_and_complete() {
     let host = Host::new();
     if host.reference_fails("the order is lost") {
         return;

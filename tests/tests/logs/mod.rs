@@ -107,7 +107,7 @@ fn bytes_that_are_no_text_come_back_from_json() {
 }
 
 #[test]
-fn a_line_without_end_is_marked_and_one_that_is_too_long_is_split() {
+fn an_unfinished_line_is_marked_and_a_long_one_is_split() {
     let host = Host::new();
     let task = host.task("head -c 40000 /dev/zero | tr '\\0' x; echo; printf prompt").start();
     task.wait();

@@ -81,7 +81,7 @@ fn promtool_takes_what_is_told_of_containerds_tasks() {
 }
 
 #[test]
-fn promtool_takes_every_query_of_the_dashboard_and_the_documented_alerts() {
+fn promtool_accepts_all_dashboard_queries_and_alerts() {
     let host = Host::new();
     if promtool().is_none() {
         return host.not_tested("promtool is not there (`scripts/need test` gets it)");

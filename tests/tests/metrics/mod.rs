@@ -380,7 +380,7 @@ fn a_socket_is_its_owners_alone_and_goes_with_it() {
 }
 
 #[test]
-fn a_socket_that_nobody_has_is_replaced_and_one_that_somebody_has_is_not() {
+fn an_unused_socket_is_replaced_and_one_in_use_is_not() {
     let host = Host::new();
     let first = host.exporter([]);
     let socket = host.state().join(".metrics.sock");
@@ -472,7 +472,7 @@ fn hostile_clients_keep_nobody_from_scraping() {
 }
 
 #[test]
-fn any_address_of_this_host_may_be_listened_at_where_that_is_allowed() {
+fn it_listens_at_any_address_of_this_host_where_allowed() {
     let host = Host::new();
     for (listen, remote) in
         [("127.0.0.1:0", false), ("localhost:0", false), ("127.0.0.2:0", false), ("0.0.0.0:0", true)]

@@ -65,7 +65,7 @@ fn of_much_output_of_a_check_the_end_is_kept() {
 }
 
 #[test]
-fn a_check_that_takes_too_long_is_killed_with_all_that_it_started() {
+fn a_check_that_times_out_is_killed_with_all_that_it_started() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -85,7 +85,7 @@ fn a_check_that_takes_too_long_is_killed_with_all_that_it_started() {
 }
 
 #[test]
-fn a_check_runs_with_the_tasks_own_rights_environment_and_folder() {
+fn a_check_has_the_tasks_rights_environment_and_folder() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -234,7 +234,7 @@ fn writes_to(pid: i32, name: &str) -> bool {
 }
 
 #[test]
-fn stdin_that_is_closed_before_the_shim_has_opened_it_is_read_to_its_end() {
+fn stdin_closed_before_the_shim_opens_it_is_read_to_its_end() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -308,7 +308,7 @@ fn a_terminal_echoes_and_has_the_size_that_it_is_given() {
 }
 
 #[test]
-fn a_terminal_that_is_resized_before_its_command_runs_has_the_last_size() {
+fn a_terminal_resized_before_the_command_has_the_last_size() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

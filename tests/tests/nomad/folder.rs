@@ -31,7 +31,7 @@ fn said(plugin: &Plugin<'_>, build: Build<'_>) -> String {
 }
 
 #[test]
-fn what_templates_and_artifacts_put_into_the_folder_is_seen_from_the_root() {
+fn templates_and_artifacts_in_the_folder_appear_in_the_root() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -197,7 +197,7 @@ fn a_command_is_found_as_under_exec_and_made_executable() {
 }
 
 #[test]
-fn a_command_is_sought_in_local_first_and_in_volumes_before_path() {
+fn a_command_is_found_in_local_first_and_volumes_before_path() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

@@ -67,7 +67,7 @@ fn a_task_lives_on_and_is_found_again_without_its_config() {
 }
 
 #[test]
-fn a_plugin_that_is_killed_while_somebody_waits_loses_no_exit_code() {
+fn a_plugin_killed_while_somebody_waits_loses_no_exit_code() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -119,7 +119,7 @@ fn a_task_whose_shim_was_killed_is_taken_over() {
 }
 
 #[test]
-fn a_shim_that_is_killed_while_the_plugin_runs_is_replaced_without_the_agent() {
+fn the_plugin_replaces_a_killed_shim_without_the_agent() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -221,7 +221,7 @@ fn a_task_of_the_boot_before_is_lost() {
 }
 
 #[test]
-fn a_task_whose_record_is_of_the_boot_before_is_lost_and_cleaned_up() {
+fn a_task_recorded_in_an_earlier_boot_is_lost_and_cleaned_up() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -285,7 +285,7 @@ fn a_shim_and_init_that_died_leave_nothing_after_a_recovery() {
 }
 
 #[test]
-fn a_state_that_cannot_be_read_is_refused_and_the_task_can_be_destroyed() {
+fn a_task_whose_state_is_unreadable_can_still_be_destroyed() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

@@ -169,7 +169,7 @@ fn resources_that_make_no_sense() {
 }
 
 #[test]
-fn a_job_with_an_option_that_there_is_not_is_refused_by_the_agent() {
+fn a_job_with_a_wrong_option_is_refused_by_the_agent() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

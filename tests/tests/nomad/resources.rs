@@ -200,7 +200,7 @@ fn swap_counts_beyond_the_memory_and_there_is_none_by_default() {
 }
 
 #[test]
-fn a_task_that_ran_out_of_memory_is_told_from_one_that_was_killed() {
+fn running_out_of_memory_is_told_apart_from_a_kill() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

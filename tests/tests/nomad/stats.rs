@@ -40,7 +40,7 @@ fn the_first_reading_comes_at_once_and_has_what_was_measured() {
 }
 
 #[test]
-fn readings_come_at_their_interval_and_cpu_is_percent_of_one_core() {
+fn readings_come_at_intervals_with_cpu_as_percent_of_one_core() {
     let host = Host::alone();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

@@ -276,7 +276,7 @@ fn a_signal_reaches_the_program() {
 }
 
 #[test]
-fn a_task_of_the_same_allocation_may_start_again_under_another_id() {
+fn a_task_of_an_allocation_may_start_again_under_another_id() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

@@ -90,7 +90,7 @@ fn path_is_there_though_the_agent_drops_it() {
 }
 
 #[test]
-fn variables_are_those_of_the_job_and_of_its_devices_and_none_of_the_agents() {
+fn variables_come_from_job_and_devices_and_not_from_the_agent() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
@@ -122,7 +122,7 @@ fn a_task_is_nobody_unless_its_job_names_a_user() {
 }
 
 #[test]
-fn capabilities_are_added_and_dropped_within_what_the_agent_allows() {
+fn capabilities_change_within_what_the_agent_allows() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch_with(json!({"allow_root": true, "allow_caps": ["CHOWN", "KILL", "NET_ADMIN"]}));
@@ -159,7 +159,7 @@ fn what_a_user_keeps_is_what_was_added_or_what_the_job_names() {
 }
 
 #[test]
-fn filter_and_set_user_id_are_as_the_job_says_where_the_agent_allows_it() {
+fn the_job_sets_seccomp_and_no_new_privs_if_the_agent_allows() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch_with(json!({"allow_privileged": true, "allow_host_paths": true}));
@@ -231,7 +231,7 @@ fn volumes_of_nomad_are_mounted_as_it_says() {
 }
 
 #[test]
-fn mounts_of_the_job_lead_into_its_own_folder_and_a_tmpfs_is_in_memory() {
+fn a_job_may_mount_its_own_folders_and_a_tmpfs() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();

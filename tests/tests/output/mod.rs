@@ -86,7 +86,7 @@ fn a_reader_that_stops_reading_holds_up_its_own_stream_only() {
 }
 
 #[test]
-fn a_task_that_never_stops_writing_leaves_its_shim_time_to_answer() {
+fn a_task_that_never_stops_writing_lets_its_shim_answer() {
     let host = Host::new();
     let task = host.task("yes >&2 & exec yes").start();
     assert_eq!(task.status(), "running");
@@ -197,7 +197,7 @@ fn a_log_in_a_folder_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn what_a_daemon_writes_after_the_exec_that_started_it_harms_nobody() {
+fn late_output_of_a_daemon_started_by_an_exec_harms_nobody() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
     let ran = task.exec("(sleep 0.2; echo late) & echo early");

@@ -196,7 +196,7 @@ fn attach_leaves_when_its_reader_goes() {
 }
 
 #[test]
-fn a_terminal_that_hangs_up_lets_the_task_write_until_it_has_stopped() {
+fn a_terminal_that_hangs_up_lets_the_task_write_to_its_end() {
     let host = Host::new();
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
     grantpt(&master).expect("ours");

@@ -35,7 +35,7 @@ fn enforcement(host: &Host, id: &str) -> Value {
 }
 
 #[test]
-fn check_cgroups_supported_not_with_controllers_mounted_elsewhere() {
+fn check_cgroups_supported_refuses_controllers_elsewhere() {
     let host = Host::new();
     let file = host.file("limits.json", r#"{"services": [{"name": "x.service", "memory": "64M"}]}"#);
     let place = host.work().join("cgroups");
@@ -61,7 +61,7 @@ fn check_cgroups_supported_not_with_controllers_mounted_elsewhere() {
 }
 
 #[test]
-fn initialize_leaves_a_unit_in_an_unexpected_control_group_alone() {
+fn initialize_leaves_a_unit_in_an_unexpected_cgroup_alone() {
     if lacks_systemd() {
         return;
     }
@@ -129,7 +129,7 @@ fn cleanup_old_agent_setup_removes_drop_ins_of_older_versions() {
 }
 
 #[test]
-fn get_unit_properties_requiring_update_are_accounting_and_no_quota_without_limits() {
+fn get_unit_properties_requiring_update_without_limits() {
     if lacks_systemd() {
         return;
     }
@@ -202,7 +202,7 @@ fn reset_resource_quota_gives_a_service_back_what_its_files_say() {
 }
 
 #[test]
-fn set_extension_services_quota_of_a_unit_with_several_names_once() {
+fn set_extension_services_quota_counts_aliases_as_one_unit() {
     if lacks_systemd() {
         return;
     }
@@ -237,7 +237,7 @@ fn set_extension_services_quota_of_a_unit_with_several_names_once() {
 }
 
 #[test]
-fn start_tracking_unit_cgroups_follows_a_unit_and_survives_a_reboot() {
+fn start_tracking_unit_cgroups_outlives_moves_and_reboots() {
     if lacks_systemd() {
         return;
     }
@@ -293,7 +293,7 @@ fn start_tracking_unit_cgroups_finds_a_unit_below_slices_alone() {
 }
 
 #[test]
-fn start_extension_command_in_a_slice_with_a_limit_above_it_is_held() {
+fn start_extension_command_is_held_by_a_limit_above_its_slice() {
     if lacks_systemd() {
         return;
     }
@@ -355,7 +355,7 @@ fn disable_lifts_all_limits_when_a_slice_cannot_be_as_wanted() {
 }
 
 #[test]
-fn disable_lifts_all_limits_when_systemd_refuses_a_task_its_slice() {
+fn disable_lifts_all_limits_if_systemd_refuses_a_task_s_slice() {
     if lacks_systemd() {
         return;
     }

@@ -443,7 +443,7 @@ fn new_app_mesh_config() {
 
 /// As BuildCNIConfigBridgeMode has it: the network is another's, and only the proxies are set up in it.
 #[test]
-fn service_connect_and_app_mesh_in_a_network_that_somebody_else_made() {
+fn service_connect_and_app_mesh_in_a_network_made_by_others() {
     let host = Host::new();
     let folder = plugins(&host, ["aws-appmesh", "ecs-serviceconnect"]);
     let ip = |verb: &str| {

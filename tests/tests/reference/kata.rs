@@ -101,7 +101,7 @@ fn move_to_parent_as_it_is_deleted() {
 }
 
 #[test]
-fn a_helper_that_was_moved_in_one_hierarchy_is_found_in_the_others() {
+fn a_helper_moved_in_one_hierarchy_is_found_in_the_others() {
     if only_v2() {
         return;
     }

@@ -193,7 +193,7 @@ fn milli_cpu_to_quota_and_shares_of_a_thousandth_of_a_cpu() {
 }
 
 #[test]
-fn generate_linux_container_resources_gives_2_shares_to_one_that_asks_for_none() {
+fn generate_linux_container_resources_has_2_shares_by_default() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("budget = 'pod'").create();
     let asks = member(&sandbox, "cpu.shares = 512");
@@ -304,7 +304,7 @@ fn cleanup_orphaned_pod_cgroups_reads_the_list_from_stdin_too() {
 }
 
 #[test]
-fn cleanup_orphaned_pod_cgroups_refuses_a_list_that_cannot_be_meant() {
+fn cleanup_orphaned_pod_cgroups_refuses_an_invalid_list() {
     let host = Host::new();
     let pods = Pods::new(&host);
     for (text, parts) in [
@@ -324,7 +324,7 @@ fn cleanup_orphaned_pod_cgroups_refuses_a_list_that_cannot_be_meant() {
 }
 
 #[test]
-fn cleanup_orphaned_pod_cgroups_leaves_alone_what_a_living_shim_is_in() {
+fn cleanup_orphaned_pod_cgroups_spares_a_pod_with_a_live_shim() {
     use std::os::unix::process::CommandExt as _;
     let host = Host::new();
     let pods = Pods::new(&host);

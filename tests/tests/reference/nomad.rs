@@ -23,7 +23,7 @@ fn root_with_tools(host: &Host, folders: &[&str]) -> Root {
 }
 
 #[test]
-fn lookup_task_bin_takes_local_before_the_tasks_folder_before_path() {
+fn lookup_task_bin_takes_local_then_the_folder_then_path() {
     let host = Host::new();
     let root = root_with_tools(&host, &["local", ".", "bin"]);
     for (found, gone) in [("/local", "local/tool"), ("/.", "tool"), ("/bin", "bin/tool")] {
@@ -100,7 +100,7 @@ const KILL: u64 = 1 << 5;
 const NET_ADMIN: u64 = 1 << 12;
 
 #[test]
-fn configure_capabilities_gives_a_user_other_than_root_what_is_added() {
+fn configure_capabilities_gives_a_non_root_user_added_ones() {
     let host = Host::new();
     let with = DEFAULT | NET_ADMIN;
     let added = "capabilities.add = ['NET_ADMIN']";
@@ -132,7 +132,7 @@ fn configure_capabilities_makes_those_ambient_that_are_named_so() {
 }
 
 #[test]
-fn configure_capabilities_has_its_effect_in_the_task_and_in_its_execs() {
+fn configure_capabilities_affects_the_task_and_its_execs() {
     let host = Host::new();
     let script = "touch /tmp/mine && chown 0 /tmp/mine && stat -c %u /tmp/mine";
     let root = host.busybox_root();
@@ -334,7 +334,7 @@ fn quota(task: &Task<'_>) -> String {
 }
 
 #[test]
-fn configure_cgroups_takes_fractions_of_a_cpu_down_to_a_thousandth() {
+fn configure_cgroups_takes_cpu_fractions_down_to_a_thousandth() {
     let host = Host::new();
     // So little time is not enough to start in.
     let start = |period: &str| {

@@ -120,7 +120,7 @@ fn one_without_members_goes_on() {
 }
 
 #[test]
-fn members_that_ended_meanwhile_have_their_reports_and_are_counted_no_more() {
+fn members_that_ended_meanwhile_are_reported_and_not_counted() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let [ends, stays] = [0, 1].map(|_| sandbox.task(WRITER).flag("--init").start());
@@ -137,7 +137,7 @@ fn members_that_ended_meanwhile_have_their_reports_and_are_counted_no_more() {
 }
 
 #[test]
-fn a_member_whose_lock_somebody_has_for_a_moment_is_taken_over_too() {
+fn a_member_whose_lock_is_held_for_a_moment_is_adopted_too() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let task = sandbox.task(IDLE).start();
@@ -185,7 +185,7 @@ fn it_is_upgraded_after_it_was_taken_over() {
 }
 
 #[test]
-fn a_pause_process_that_was_killed_with_the_shim_is_replaced_before_it_is_reaped() {
+fn a_pause_process_killed_with_the_shim_is_replaced_unreaped() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--share-pid").create();
     let pause = sandbox.pause_pid();
@@ -204,7 +204,7 @@ fn a_pause_process_that_was_killed_with_the_shim_is_replaced_before_it_is_reaped
 }
 
 #[test]
-fn without_force_its_removal_leaves_members_that_run_to_a_new_shim() {
+fn rm_without_force_leaves_running_members_to_a_new_shim() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let task = sandbox.task(IDLE).start();
@@ -270,7 +270,7 @@ fn what_cannot_be_taken_over_is_refused_with_the_reason() {
 }
 
 #[test]
-fn the_pause_process_of_a_sandbox_with_a_damaged_record_is_ended_too() {
+fn a_damaged_record_does_not_keep_the_pause_process_alive() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--share-pid").create();
     let pause = sandbox.pause_pid();

@@ -169,7 +169,7 @@ fn a_sandbox_that_is_removed_while_members_start_leaves_nothing() {
 }
 
 #[test]
-fn a_sandbox_whose_cgroup_somebody_has_removed_takes_nobody_in_and_can_be_removed() {
+fn a_sandbox_that_lost_its_cgroup_refuses_members_but_not_rm() {
     for everywhere in [true, false] {
         let host = Host::new();
         let sandbox = host.sandbox().flag("--pids=50").create();
@@ -262,7 +262,7 @@ fn who_starts_a_task_may_be_killed_at_any_moment() {
 }
 
 #[test]
-fn what_the_starter_of_a_member_has_left_as_it_was_killed_is_removed() {
+fn leftovers_of_a_killed_starter_of_a_member_are_removed() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     for flags in [&[][..], &["-f"]] {
@@ -304,7 +304,7 @@ fn a_task_that_is_being_launched_can_be_removed_by_force() {
 }
 
 #[test]
-fn a_shim_that_dies_while_members_start_and_end_leaves_what_rm_undoes() {
+fn rm_cleans_up_after_a_shim_that_dies_as_members_come_and_go() {
     let host = Host::new();
     for moment in MOMENTS {
         let sandbox = host.sandbox().flag("--share-pid").create();
@@ -401,7 +401,7 @@ fn a_shim_that_died_is_told_of_and_rm_undoes_everything() {
 }
 
 #[test]
-fn a_member_of_a_dead_shim_is_removed_by_itself_and_the_others_stay() {
+fn a_member_of_a_dead_shim_is_removed_and_the_others_stay() {
     let host = Host::new();
     let (sandbox, one, two) = with_a_dead_shim(&host, &[]);
     let (ones, twos) = (one.all_processes(), two.all_processes());
@@ -420,7 +420,7 @@ fn a_member_of_a_dead_shim_is_removed_by_itself_and_the_others_stay() {
 }
 
 #[test]
-fn a_shim_that_is_asked_to_leave_ends_its_members_and_takes_all_down() {
+fn a_shim_asked_to_leave_ends_its_members_and_cleans_up() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--share-pid").flag("--network=none").create();
     let polite = "trap 'echo bye; exit 6' TERM; echo ready; while :; do sleep 0.1; done";

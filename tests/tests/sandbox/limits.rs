@@ -105,7 +105,7 @@ fn assert_update_refused<const N: usize>(sandbox: &Sandbox<'_>, flags: [&str; N]
 }
 
 #[test]
-fn a_budget_smaller_than_a_member_is_refused_and_nothing_changes() {
+fn a_budget_below_a_member_s_is_refused_and_nothing_changes() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("cpu.limit = 0.5\nmemory.limit = '64M'\npids = 50").create();
     let task = sandbox.task(IDLE).flag("--memory=32M").flag("--cpus=0.4").start();
@@ -130,7 +130,7 @@ fn memory_that_is_in_use_cannot_be_taken_away() {
 }
 
 #[test]
-fn a_member_that_cannot_fit_is_refused_with_both_figures_and_leaves_nothing() {
+fn a_member_that_cannot_fit_is_refused_with_both_figures() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("cpu.limit = 0.5\nmemory.limit = '64M'").create();
     let one = sandbox.task(IDLE).flag("--memory=64M").flag("--cpus=0.5").start();
@@ -166,7 +166,7 @@ fn a_launch_that_fails_is_counted_no_more() {
 }
 
 #[test]
-fn what_this_host_cannot_enforce_is_refused_unless_it_may_be_left_out() {
+fn an_unenforceable_limit_is_refused_unless_best_effort() {
     let host = Host::new();
     let toml = "memory = {limit = '64M', high = '48M'}\npids = 50";
     let best_effort = host.sandbox().toml(toml).flag("--cgroup=best-effort");
@@ -306,7 +306,7 @@ fn a_fork_bomb_stops_at_the_joint_limit() {
 }
 
 #[test]
-fn shim_and_helpers_are_charged_beside_the_sandbox_without_limits() {
+fn shim_and_helpers_are_charged_outside_the_sandbox_s_limits() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--memory=64M").flag("--pids=2").flag("--cpus=0.1").create();
     let overhead = format!("/bowline-overhead/{}", sandbox.on_host());

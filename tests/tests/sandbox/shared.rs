@@ -140,7 +140,7 @@ fn pids_are_shared_when_asked() {
 }
 
 #[test]
-fn who_holds_shared_pids_is_charged_beside_and_ends_with_the_sandbox() {
+fn the_pause_process_is_charged_apart_and_ends_with_the_sandbox() {
     let host = Host::new();
     let (sandbox, one) = seeing(&host);
     let pause = sandbox.pause_pid();
@@ -177,7 +177,7 @@ fn a_member_takes_what_it_started_along_though_pids_are_shared() {
 }
 
 #[test]
-fn when_somebody_kills_who_holds_the_pids_the_next_member_gets_another() {
+fn after_the_pause_process_is_killed_a_new_member_gets_another() {
     for force in [&["--force"][..], &[]] {
         let host = Host::new();
         let (sandbox, one) = seeing(&host);
@@ -205,7 +205,7 @@ fn when_somebody_kills_who_holds_the_pids_the_next_member_gets_another() {
 }
 
 #[test]
-fn a_member_with_users_of_its_own_shares_what_the_kernel_lets_it() {
+fn a_member_with_its_own_users_shares_only_net_and_uts() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--network=none").flag("--share-pid").create();
     let mapped = "mappings = [{container = 0, host = 100000, size = 65536}]";

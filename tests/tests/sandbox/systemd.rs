@@ -182,7 +182,7 @@ fn shim_pause_and_helpers_are_in_a_scope_elsewhere() {
 }
 
 #[test]
-fn slice_and_scopes_stay_where_a_new_shim_takes_the_sandbox_over() {
+fn slice_and_scopes_stay_when_a_new_shim_adopts_the_sandbox() {
     if lacks_systemd() {
         return;
     }
@@ -249,7 +249,7 @@ fn rm_ends_slice_and_scopes_of_a_sandbox_whose_shim_has_died() {
 }
 
 #[test]
-fn sandboxes_of_one_name_come_and_go_and_one_that_fails_leaves_no_unit() {
+fn sandboxes_of_one_name_come_and_go_and_leave_no_unit() {
     if lacks_systemd() {
         return;
     }

@@ -63,7 +63,7 @@ fn with_no_new_privs_a_program_needs_execve_alone() {
 }
 
 #[test]
-fn without_it_a_program_also_needs_what_changes_user_and_capabilities() {
+fn without_no_new_privs_calls_that_change_user_are_needed_too() {
     let needed = [&NEEDED[..], &["exit_group"]].concat();
     for (denial, user) in DENIALS.into_iter().zip(["1000:1000", "0:0", "1000:1000"]) {
         let host = Host::new();
@@ -73,7 +73,7 @@ fn without_it_a_program_also_needs_what_changes_user_and_capabilities() {
 }
 
 #[test]
-fn a_filter_that_denies_execve_ends_the_task_with_what_it_answers() {
+fn a_filter_that_denies_execve_ends_the_task_with_its_answer() {
     let host = Host::new();
     // The last has a higher number than execve on every processor: whatever is above all of them would not be there.
     let allowed = ["write", "exit_group", "statx"];
@@ -147,7 +147,7 @@ const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 
 #[test]
-fn a_call_that_the_default_profile_cannot_know_is_one_that_the_kernel_does_not_have() {
+fn a_call_unknown_to_the_default_profile_gets_enosys() {
     let host = Host::new();
     let root = host.busybox_root();
     for (number, errno) in [(KEYCTL, EPERM), (FUTURE, ENOSYS)] {
@@ -157,7 +157,7 @@ fn a_call_that_the_default_profile_cannot_know_is_one_that_the_kernel_does_not_h
 }
 
 #[test]
-fn a_call_that_a_managers_profile_cannot_know_is_one_that_the_kernel_does_not_have() {
+fn a_call_unknown_to_a_managers_profile_gets_enosys() {
     let host = Host::new();
     let containerd = host.containerd();
     let killed = 128 + 31;
@@ -187,7 +187,7 @@ fn a_call_that_a_managers_profile_cannot_know_is_one_that_the_kernel_does_not_ha
 }
 
 #[test]
-fn a_program_that_cannot_be_executed_is_a_clear_error_whatever_the_filter_denies() {
+fn an_unexecutable_program_is_a_clear_error_under_any_filter() {
     for denial in DENIALS {
         for (allowed, more) in [(&["execve"][..], ""), (&NEEDED, "no_new_privs = false\nuser = '1000:1000'")] {
             let host = Host::new();
@@ -264,7 +264,7 @@ fn deny_each(host: &Host, used: &[&str], run: impl Fn(&str) -> Ran) {
 }
 
 #[test]
-fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs() {
+fn any_single_call_may_be_denied_but_those_needed_anyway() {
     let host = Host::new();
     let root = host.busybox_root();
     place(&host, root.path(), &elf(&exit(0)));
@@ -314,7 +314,7 @@ const NEEDED_BY_HOOKS: [&str; 20] = [
 ];
 
 #[test]
-fn any_single_call_may_be_denied_where_a_hook_runs_in_the_container_too() {
+fn any_single_call_may_be_denied_beside_a_startcontainer_hook() {
     let host = Host::new();
     let calls = all_calls(&host);
     let every = std::env::var_os("BOWLINE_EVERY_CALL").is_some();
@@ -352,7 +352,7 @@ fn any_single_call_may_be_denied_where_a_hook_runs_in_the_container_too() {
 }
 
 #[test]
-fn what_no_runtime_can_do_without_is_an_error_where_it_is_denied() {
+fn a_denied_call_that_every_runtime_needs_is_an_error() {
     let host = Host::new();
     let containerd = host.containerd();
     // A start under runc has no part in execve: see above for ours.
@@ -384,7 +384,7 @@ const ENDLESS: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
         {"index": 3, "value": 18446744073709551615, "op": "SCMP_CMP_LT"}]}]}"#;
 
 #[test]
-fn a_profile_that_libseccomp_does_not_come_to_an_end_with_is_refused() {
+fn a_profile_that_libseccomp_never_finishes_is_refused() {
     let host = Host::new();
     let profile = host.file("endless.json", ENDLESS);
     let option = format!("--security-opt=seccomp={}", profile.display());

@@ -100,7 +100,7 @@ fn the_listener_comes_while_the_container_is_created() {
 }
 
 #[test]
-fn an_agent_that_does_not_take_a_listener_fails_the_create_or_the_exec() {
+fn an_agent_that_takes_no_listener_fails_the_create_or_exec() {
     let host = Host::new();
     let containerd = host.containerd();
     // More than a socket has room for: the agent leaves in the middle.

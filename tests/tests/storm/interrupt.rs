@@ -140,7 +140,7 @@ fn a_command_whose_exec_is_interrupted_while_it_begins_ends() {
 }
 
 #[test]
-fn a_sandbox_that_is_interrupted_while_it_is_made_leaves_nothing_or_is_whole() {
+fn a_sandbox_interrupted_while_made_is_whole_or_leaves_nothing() {
     let host = Host::new();
     storm(8, |round| {
         let (id, member) = (host.new_id(), host.new_id());

@@ -62,7 +62,7 @@ fn run_with(
 
 /// CVE-2025-31133: a mask is the null device, or nothing runs.
 #[test]
-fn cve_2025_31133_a_null_device_that_is_exchanged_for_a_link_to_procfs() {
+fn cve_2025_31133_a_null_device_exchanged_for_a_procfs_link() {
     let host = Host::new();
     if host.reference_fails("runc 1.1.5 shows what the symlink leads to") {
         return;
@@ -89,7 +89,7 @@ fn cve_2025_31133_a_null_device_that_is_exchanged_for_a_link_to_procfs() {
 
 /// CVE-2025-52565: the terminal is mounted upon no file of procfs.
 #[test]
-fn cve_2025_52565_a_console_that_is_exchanged_for_a_link_to_procfs() {
+fn cve_2025_52565_a_console_exchanged_for_a_procfs_link() {
     let host = Host::new();
     if host.reference_fails("runc 1.1.5 starts nothing without a /dev/null in the volume") {
         return;
@@ -115,7 +115,7 @@ fn cve_2025_52565_a_console_that_is_exchanged_for_a_link_to_procfs() {
 
 /// CVE-2025-52881: a sysctl is written to procfs, or nothing runs; a file in the place of one is never written.
 #[test]
-fn cve_2025_52881_a_proc_that_is_exchanged_as_a_sysctl_is_written() {
+fn cve_2025_52881_a_proc_exchanged_as_a_sysctl_is_written() {
     let host = Host::new();
     if host.reference_fails("runc 1.1.5 starts nothing without /proc/self/fd") {
         return;
@@ -149,7 +149,7 @@ fn cve_2025_52881_a_proc_that_is_exchanged_as_a_sysctl_is_written() {
 
 /// CVE-2026-41579 and CVE-2026-47766: nothing is made or removed in a folder of the host's.
 #[test]
-fn cve_2026_41579_and_47766_a_dev_that_is_exchanged_for_a_link_to_the_host() {
+fn cve_2026_41579_and_47766_a_dev_exchanged_for_a_host_link() {
     let host = Host::new();
     if host.reference_fails("runc 1.1.5 makes its links where the symlink leads to") {
         return;

@@ -99,7 +99,7 @@ fn members_that_come_as_their_sandbox_goes_run_or_are_told_so() {
 }
 
 #[test]
-fn members_that_come_before_their_sandbox_is_made_run_or_are_told_so() {
+fn members_that_come_before_their_sandbox_run_or_are_told_so() {
     let host = Host::new();
     storm(10, |round| {
         let sandbox = host.sandbox();

@@ -222,7 +222,7 @@ fn a_terminal_where_there_is_none_is_refused() {
 }
 
 #[test]
-fn a_task_that_mounts_something_else_over_its_terminals_gets_no_exec_with_one() {
+fn a_task_that_mounts_over_dev_pts_gets_no_exec_with_terminal() {
     let host = Host::new();
     let toml = "command = 'sleep'\nargs = ['1000']\ncapabilities.add = ['SYS_ADMIN']\nseccomp = 'unconfined'";
     let task = host.described(toml).start();

@@ -5,7 +5,7 @@ use std::process::Command;
 use bowline_tests::Host;
 
 #[test]
-fn a_screen_shows_what_was_written_takes_keys_and_tells_the_exit_code() {
+fn a_screen_shows_output_takes_keys_and_has_the_exit_code() {
     let host = Host::new();
     let mut shell = Command::new("/bin/sh");
     shell.env("ASKED", "who").args(["-c", "echo \"$ASKED is there?\"; stty size; read -r name; exit \"$name\""]);

@@ -139,7 +139,7 @@ fn a_sandbox_is_upgraded_back_and_forth_under_load() {
 }
 
 #[test]
-fn a_pod_of_a_real_containerd_is_upgraded_back_and_forth_under_load() {
+fn a_containerd_pod_is_upgraded_back_and_forth_under_load() {
     let host = Host::alone();
     let Some(cri) = host.cri() else { return };
     let versions = versions(&host, "containerd-shim-bowline-v1");
@@ -222,7 +222,7 @@ struct Killed {
 }
 
 #[test]
-fn a_shim_that_is_killed_at_any_moment_loses_neither_exit_nor_output() {
+fn a_shim_killed_at_any_moment_loses_neither_exit_nor_output() {
     let host = Host::new();
     let (times, seed) = (times("BOWLINE_KILLS", 12), times("BOWLINE_SEED", 7));
     let (mut state, mut killed) = (seed as u64, Killed::default());

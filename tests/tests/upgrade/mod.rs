@@ -242,7 +242,7 @@ fn what_cannot_take_over_changes_nothing() {
 }
 
 #[test]
-fn a_task_that_ends_meanwhile_is_waited_for_and_the_upgrade_is_answered() {
+fn an_upgrade_is_answered_though_the_task_ends_meanwhile() {
     let host = Host::new();
     let (task, run) = host.task(WRITER).spawn();
     run.read_stdout();
@@ -258,7 +258,7 @@ fn a_task_that_ends_meanwhile_is_waited_for_and_the_upgrade_is_answered() {
 }
 
 #[test]
-fn a_shim_that_is_busy_with_an_upgrade_is_waited_for_until_it_is_stopped() {
+fn a_shim_busy_with_an_upgrade_is_waited_for_until_stopped() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
     let hangs = program(&host, "hangs", 1, "", &hang());
@@ -294,7 +294,7 @@ fn a_program_that_makes_progress_with_the_facts_is_waited_for() {
 }
 
 #[test]
-fn a_program_that_cannot_read_the_facts_executes_the_old_one_again_once() {
+fn a_program_that_cannot_read_the_facts_runs_the_old_one_once() {
     let host = Host::new();
     let facts = host.work().join("facts");
     fs::write(&facts, "{\"facts\":1,\"old\":6,\"strange\":true}").expect("writable");
@@ -384,7 +384,7 @@ fn a_task_whose_shim_died_gets_a_new_one() {
 }
 
 #[test]
-fn a_shim_that_is_killed_as_it_is_asked_has_died_and_does_not_run_on() {
+fn a_shim_killed_as_it_is_asked_is_said_to_have_died() {
     let host = Host::new();
     let task = host.task(WRITER).flag("--init").start();
     task.wait_for_line("line 1");

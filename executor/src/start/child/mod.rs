@@ -103,7 +103,8 @@ pub fn awaits_mapped(spec: &Spec, namespaces: &Namespaces) -> bool {
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> Result<Infallible> {
-    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders, successors } = init;
+    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders, successors } =
+        init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
     let labels = begin(payload)?;

@@ -21,6 +21,7 @@ use oci_spec::runtime::LinuxResources;
 use super::Sandbox;
 use crate::disk::sandbox::SandboxState;
 use crate::facts::SandboxFacts;
+use crate::hostside::task_units as units;
 use crate::lifecycle::sandbox::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
 use crate::process::worker;
@@ -28,7 +29,6 @@ use crate::stats::{self, Stats};
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
 use crate::supervise::task::nesting;
-use crate::hostside::task_units as units;
 use crate::watch::ProcessIdentity;
 
 impl Supervisor {

@@ -9,9 +9,9 @@ use bowline_spec::signal::Signal;
 use bowline_sys::Ended;
 
 use super::Task;
-use crate::hostside::task_units::remove_tasks_cgroup;
 use crate::disk::reserve::Put;
 use crate::facts::{Cgroups, TaskFacts};
+use crate::hostside::task_units::remove_tasks_cgroup;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::output::report::{ExitReport, OomFacts, StoppedBy};
 use crate::process::spare_fd;

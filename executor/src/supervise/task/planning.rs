@@ -17,9 +17,9 @@ use jiff::Timestamp;
 use oci_spec::runtime::Spec;
 
 use super::launch_plan::LaunchPlan;
-use crate::hostside::task_units as units;
 use crate::disk::folder::{Folder, Lock, ROOTFS, Record};
 use crate::facts::Particulars;
+use crate::hostside::task_units as units;
 use crate::oci::bundle::{self, Configuration};
 use crate::oci::bundle_task::{self, Configured};
 use crate::oci::host;

@@ -89,8 +89,11 @@ pub fn run(name: &str, arguments: &[String], globals: &Given) -> Result<u8> {
 fn help_for(command: &Command) -> Result<u8> {
     let mut text = format!("bowline-oci {}: {}\n\n", command.name, command.about);
     for flag in command.flags.iter().copied().flatten() {
-        let names: Vec<String> =
-            flag.names.iter().map(|name| if name.len() == 1 { format!("-{name}") } else { format!("--{name}") }).collect();
+        let names: Vec<String> = flag
+            .names
+            .iter()
+            .map(|name| if name.len() == 1 { format!("-{name}") } else { format!("--{name}") })
+            .collect();
         text += &format!("   {}{}\n", names.join(", "), if flag.takes_value { " value" } else { "" });
     }
     print(&text).map(|()| 0)

@@ -25,9 +25,7 @@ pub fn spec(call: &Call<'_>) -> Result<u8> {
 fn configuration() -> Value {
     let capabilities = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"];
     let namespaces = ["pid", "network", "ipc", "uts", "mount", "cgroup"].map(|kind| json!({ "type": kind }));
-    let mount = |destination: &str, kind: &str, source: &str, options: &[&str]| {
-        json!({ "destination": destination, "type": kind, "source": source, "options": options })
-    };
+    let mount = |destination: &str, kind: &str, source: &str, options: &[&str]| json!({ "destination": destination, "type": kind, "source": source, "options": options });
     let plain = ["nosuid", "noexec", "nodev"];
     let dev = ["nosuid", "strictatime", "mode=755", "size=65536k"];
     let pts = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"];

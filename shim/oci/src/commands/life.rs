@@ -3,6 +3,7 @@
 use bowline_executor::Result;
 use bowline_executor::internal::{Containers, run_call};
 use bowline_spec::signal::Signal;
+use regex_lite::Regex;
 
 use super::Call;
 use crate::arguments::{Flag, switch, usage, value};
@@ -20,14 +21,38 @@ pub fn start(call: &Call<'_>) -> Result<u8> {
 
 /// Sends a signal, by default SIGTERM.
 pub fn kill(call: &Call<'_>) -> Result<u8> {
-    let (id, signal) = match call.arguments {
-        [id] => (id, "TERM"),
-        [id, signal] => (id, signal.as_str()),
-        [] => return Err(usage("the id of a container is missing")),
-        [_, _, extra, ..] => return Err(usage(format!("{extra:?} is one argument too many"))),
+    let containers = globals::containers(call.globals)?;
+    let selected = selected(call, &containers)?;
+    let of_one = usize::from(call.flags.value("regex").is_none());
+    let signal = match call.arguments.get(of_one..).unwrap_or_default() {
+        [] => "TERM",
+        [signal] => signal.as_str(),
+        [_, extra, ..] => return Err(usage(format!("{extra:?} is one argument too many"))),
     };
     let signal: Signal = signal.parse().map_err(|error| usage(format!("unknown signal: {error}")))?;
-    globals::containers(call.globals)?.kill(id, signal, call.flags.is_on("all")).map(|()| 0)
+    each(&selected, |id| containers.kill(id, signal, call.flags.is_on("all")))
+}
+
+/// The ids of the containers that are meant: one, or all that fit the expression of crun's `--regex`.
+fn selected(call: &Call<'_>, containers: &Containers) -> Result<Vec<String>> {
+    let Some(pattern) = call.flags.value("regex") else {
+        let id = call.arguments.first().ok_or_else(|| usage("the id of a container is missing"))?;
+        return Ok(vec![id.clone()]);
+    };
+    let pattern = Regex::new(pattern).map_err(|error| usage(format!("--regex: {pattern:?}: {error}")))?;
+    let ids = containers.all()?.into_iter().map(|(id, _)| id.as_str().to_owned());
+    Ok(ids.filter(|id| pattern.is_match(id)).collect())
+}
+
+/// Acts on each container; returns the first error, after all.
+fn each(ids: &[String], mut act: impl FnMut(&str) -> Result<()>) -> Result<u8> {
+    let mut first = Ok(0);
+    for id in ids {
+        if let Err(error) = act(id) {
+            first = first.and(Err(error));
+        }
+    }
+    first
 }
 
 pub fn pause(call: &Call<'_>) -> Result<u8> {
@@ -41,8 +66,13 @@ pub fn resume(call: &Call<'_>) -> Result<u8> {
 /// Removes a container.
 pub fn delete(call: &Call<'_>) -> Result<u8> {
     let containers: Containers = globals::containers(call.globals)?;
-    for left in containers.delete(call.id()?, call.flags.is_on("force"))? {
-        tracing::warn!("{left}");
+    let selected = selected(call, &containers)?;
+    if let Some(extra) = call.arguments.get(usize::from(call.flags.value("regex").is_none())) {
+        return Err(usage(format!("{extra:?} is one argument too many")));
     }
-    Ok(0)
+    each(&selected, |id| {
+        let left = containers.delete(id, call.flags.is_on("force"))?;
+        left.iter().for_each(|left| tracing::warn!("{left}"));
+        Ok(())
+    })
 }

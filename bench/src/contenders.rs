@@ -22,7 +22,8 @@ pub struct Job {
     pub description: String,
     /// For the peers: the OCI configuration that bowline makes of it.
     pub spec: Value,
-    command: Vec<&'static str>,
+    /// The command alone.
+    pub command: Vec<&'static str>,
 }
 
 /// See the module. Fields are dropped in their order: who made something
@@ -198,7 +199,8 @@ pub fn in_memory() -> &'static str {
 }
 
 const SHIM: &str = "bowline-shim";
-const BINARIES: [&str; 5] = ["bowline", SHIM, "bowline-init", "containerd-shim-bowline-v1", "nomad-driver-bowline"];
+const BINARIES: [&str; 6] =
+    ["bowline", SHIM, "bowline-init", "bowline-oci", "containerd-shim-bowline-v1", "nomad-driver-bowline"];
 
 /// The floor's shim, by the name that containerd looks for. Not in memory, where some hosts execute nothing.
 pub const FLOOR_SHIM: &str = "containerd-shim-floor-v1";

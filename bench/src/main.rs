@@ -26,6 +26,7 @@ mod managed;
 mod memory;
 mod mounts;
 mod nomad;
+mod oci;
 mod open_files;
 mod peers;
 mod quiet;
@@ -98,6 +99,7 @@ enum What {
     Exec,
     Calls,
     CommandLine,
+    Oci,
     Together,
     Sandbox,
     Memory,
@@ -219,6 +221,10 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &P
             rows.extend(command_line(rounds, on, &held, bin)?);
         }
         held.end(on)?;
+    }
+    if arguments.wants(What::Oci) {
+        say("measuring the commands of OCI runtimes");
+        rows.extend(oci::run(rounds, on, bin)?);
     }
     if arguments.wants(What::Together) {
         say("measuring several at once");

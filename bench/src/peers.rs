@@ -41,14 +41,18 @@ impl Peer {
     pub fn find(name: &'static str, work: &Path, cgroup: &str) -> Result<Option<Peer>> {
         let folders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
         let program = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.is_file());
-        let Some(program) = program else { return Ok(None) };
+        program.map(|program| Peer::at(name, program, work, cgroup)).transpose()
+    }
+
+    /// The runtime `program`, as [`Peer::find`].
+    pub fn at(name: &'static str, program: PathBuf, work: &Path, cgroup: &str) -> Result<Peer> {
         let work = work.join(name);
         let what = || format!("cannot create {}", work.display());
         fs::create_dir_all(&work).doing(Kind::Internal, what)?;
         let log = File::create(work.join("log")).doing(Kind::Internal, what)?;
         let hidden = name == "crun" && !runner::unified_mounts().is_empty();
         let runner = if hidden { Runner::without_v2(log)? } else { Runner::Here(log) };
-        Ok(Some(Peer { name, program, work, cgroup: format!("/{cgroup}"), runner, started: 0 }))
+        Ok(Peer { name, program, work, cgroup: format!("/{cgroup}"), runner, started: 0 })
     }
 
     pub fn program(&self) -> &Path {

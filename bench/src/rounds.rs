@@ -14,7 +14,7 @@ use crate::table::{Cells, Row};
 
 /// What passes before each measurement. A kernel that has been quiet for a
 /// while waits longer for its grace periods, and so do those who wait for it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gap {
     None,
     /// 60 to 100 ms, by chance.

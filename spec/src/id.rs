@@ -16,6 +16,9 @@ const LONGEST_OF_A_MANAGER: usize = 76;
 /// The longest name of a folder.
 const LONGEST_ON_HOST: usize = 255;
 
+/// The longest id of a container: what is made of it on the way to its folder is a name too.
+const LONGEST_OF_A_CONTAINER: usize = 230;
+
 /// The id of a task: 1 to 63 of `A-Z a-z 0-9 _ . -`, beginning with a letter
 /// or digit. So it can be a folder's name, a cgroup's name and an argument
 /// without becoming a path or a flag.
@@ -46,7 +49,7 @@ impl TaskId {
         // What else is allowed is as in every id.
         let plain: String = text.chars().map(|c| if c == '+' { '-' } else { c }).collect();
         let first = plain.strip_prefix('_').map_or(plain.clone(), |rest| format!("0{rest}"));
-        checked(&first, LONGEST_ON_HOST)
+        checked(&first, LONGEST_OF_A_CONTAINER)
             .map_err(|_| Invalid::value(format!("invalid container ID format: {text:?}")))?;
         Ok(TaskId(text.into()))
     }

@@ -121,8 +121,11 @@ pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
     let (record, damage) = readable(folder).ok()?;
     let mut record = record?;
     let poststop = record.poststop.take()?;
-    // Who stops the task waits as long for its end.
-    let most = record.task.as_ref().map(|task| task.stop.grace()).unwrap_or_default();
+    // Who stops the task waits as long for its end; who deletes a container, for its hooks.
+    let most = match &record.container {
+        Some(_) => hooks::LONGEST * u32::try_from(poststop.count()).unwrap_or(u32::MAX),
+        None => record.task.as_ref().map(|task| task.stop.grace()).unwrap_or_default(),
+    };
     let id = folder.name();
     let failed = match poststop.run(most) {
         Ok(true) => None,
@@ -423,6 +426,9 @@ fn is_asked_for(folder: &Folder, record: &Record) -> bool {
 
 /// The cgroup that the caller requested.
 fn asked(folder: &Folder, record: &Record) -> Option<String> {
+    if record.container.is_some() {
+        return Some(record.cgroup.clone());
+    }
     if let (Some(task), None) = (&record.task, record.bundle()) {
         return task.cgroup.as_ref().map(|path| path.to_string_lossy().into_owned());
     }

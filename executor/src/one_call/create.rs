@@ -10,7 +10,7 @@ use bowline_sys::{self as sys, proc_stat};
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 
-use super::{Begun, Containers, ORDERS, REPORT, Streams, hand_terminal, streams};
+use super::{Begun, Containers, ORDERS, REPORT, Streams, hand_terminal, reap_workers, streams};
 use crate::disk::folder::{Container as Recorded, Folder, Record};
 use crate::hostside::task_units as units;
 use crate::hostside::undo::undo;
@@ -68,8 +68,10 @@ impl Containers {
         };
         self.state.make()?;
         self.state.check()?;
+        self.state.sweep();
         let (folder, lock) = self.state.create_container(&id).map_err(taken)?;
         let created = self.create_in(&folder, wanted).await;
+        reap_workers(created.as_ref().ok().map(|begun| begun.live.pid));
         if created.is_err() {
             folder.remove_quietly(lock)?;
         }
@@ -173,7 +175,7 @@ impl Containers {
             tracing::warn!("mount {}: {option} has no effect: the hierarchies of the host have theirs", at.display());
         }
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
-        let (stdio, terminal) = streams(spec, process)?;
+        let (stdio, terminal) = streams(spec, process, &wanted.streams)?;
         let (orders, report) = (fifo(&folder.file(ORDERS))?, fifo(&folder.file(REPORT))?);
         let prepared = Prepared {
             id,

@@ -3,47 +3,59 @@
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use bowline_cgroup::Freezing;
+use bowline_cgroup::{Freezing, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Container, Containers, Status};
-use crate::disk::folder::{Lock, Owner};
+use super::{Container, Containers, Status, hinted, reap_workers};
+use crate::disk::folder::{Folder, Lock, Owner};
 use crate::hostside::undo::{LeftAlone, undo};
+use crate::oci::bundle;
 use crate::start::cloning::Live;
 use crate::view::namespaces::Namespaces;
 
 /// How long a process that was killed may take to end: it may be in a call of the kernel that nothing interrupts.
 const DYING: Duration = Duration::from_secs(10);
 
+/// The pause between two looks at a lock.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
 /// How long a cgroup of v1 may take to freeze while its processes fork.
 const FREEZING: Duration = Duration::from_secs(10);
 
 impl Containers {
-    /// Sends a signal to init, or to `all` processes of the container.
+    /// Sends a signal to init, or to `all` processes of the container. Without a signal, only asks whether there is one to
+    /// get it.
     ///
     /// # Errors
     /// `WrongState` where the container has ended, unless all are meant.
-    pub fn kill(&self, id: &str, signal: Signal, all: bool) -> Result<()> {
+    pub fn kill(&self, id: &str, signal: Option<Signal>, all: bool) -> Result<()> {
         let container = self.find(id)?;
-        let Some(init) = container.init()? else {
-            if all {
-                return self.signal_all(&container, signal);
-            }
-            return Err(Error::new(Kind::WrongState, format!("container not running: {id}")));
+        let ended = || Error::new(Kind::WrongState, format!("container not running: {id}"));
+        let (init, signal) = match (container.init()?, signal) {
+            (Some(init), Some(signal)) => (init, signal),
+            (None, Some(signal)) if all => return self.signal_all(&container, signal),
+            (None, _) if !all => return Err(ended()),
+            _ => return Ok(()),
         };
+        let has_own_pids = Namespaces::of(&container.configuration()?.spec)?.is_new(libc::CLONE_NEWPID);
+        // The kernel does not deliver what ends a process by default to the first process of a pid namespace that handles
+        // nothing; runc's handles it while it waits.
+        let is_held = has_own_pids && signal.ends_by_default() && self.status(&container)? == Status::Created;
+        let signal = if is_held { Signal::KILL } else { signal };
         // What shares a pid namespace does not end with init.
-        let shares_pids =
-            || -> Result<bool> { Ok(!Namespaces::of(&container.configuration()?.spec)?.is_new(libc::CLONE_NEWPID)) };
-        if all || signal == Signal::KILL && shares_pids()? {
+        if all || signal == Signal::KILL && !has_own_pids {
             self.signal_all(&container, signal)?;
         }
-        if !all {
-            sys::pidfd_send_signal(init.pidfd.as_fd(), signal.number())
-                .doing(Kind::Internal, || format!("cannot send signal {} to container {id}", signal.number()))?;
+        if !all && let Err(error) = sys::pidfd_send_signal(init.pidfd.as_fd(), signal.number()) {
+            if error.raw_os_error() == Some(libc::ESRCH) {
+                return Err(ended());
+            }
+            return Err(error)
+                .doing(Kind::Internal, || format!("cannot send signal {} to container {id}", signal.number()));
         }
         if signal == Signal::KILL {
             self.thaw(&container)?;
@@ -112,60 +124,97 @@ impl Containers {
     /// # Errors
     /// `WrongState` for one that runs; what cannot be ended or removed.
     pub fn delete(&self, id: &str, force: bool) -> Result<LeftAlone> {
-        let container = match self.find(id) {
-            Err(error) if error.kind() == Kind::NotFound => return self.delete_unrecorded(id, force, error),
-            found => found?,
+        let id = TaskId::of_container(id).map_err(|error| Error::new(Kind::Usage, format!("{error}")))?;
+        let none = || Error::new(Kind::NotFound, format!("container does not exist: {id}"));
+        let deleted = self.delete_found(&id, force);
+        reap_workers(None);
+        self.state.sweep();
+        match deleted {
+            // It was not there, or somebody else has deleted it meanwhile.
+            Err(error) if error.kind() == Kind::NotFound => if force { Ok(LeftAlone::new()) } else { Err(none()) },
+            deleted => deleted,
+        }
+    }
+
+    fn delete_found(&self, id: &TaskId, force: bool) -> Result<LeftAlone> {
+        self.state.check()?;
+        let folder = self.state.folder(id);
+        if !folder.is_ours() && folder.path().is_dir() {
+            // A state folder without a record: what runc removes too.
+            std::fs::remove_dir(folder.path()).doing(Kind::WrongState, || format!("{} is no container's", folder.path().display()))?;
+            return Ok(LeftAlone::new());
+        }
+        let folder = folder.pinned()?;
+        let lock = self.lock_to_delete(id, &folder, force)?;
+        let record = match folder.record() {
+            Err(error) if error.kind() == Kind::Damaged && force => {
+                self.end_damaged(id, &folder)?;
+                None
+            }
+            record => record.map_err(|error| hinted(error, id))?,
         };
-        let lock = self.lock_to_delete(&container, force)?;
-        let container = match self.find(id) {
-            // Somebody else has deleted it meanwhile.
-            Err(error) if error.kind() == Kind::NotFound && force => return Ok(LeftAlone::new()),
-            found => found?,
-        };
-        match self.status(&container)? {
-            Status::Stopped | Status::Created | Status::Creating => {}
-            Status::Running | Status::Paused if force => {}
-            status => {
-                return Err(container
-                    .is_in(status, "it cannot be deleted")
-                    .hint("kill it first, or delete it by --force"));
+        // Without a record nothing was made yet.
+        if let Some(record) = record {
+            let container = Container { id: id.clone(), record, folder: folder.clone() };
+            match self.status(&container)? {
+                Status::Stopped | Status::Created | Status::Creating => {}
+                Status::Running | Status::Paused if force => {}
+                status => {
+                    let error = container.is_in(status, "it cannot be deleted");
+                    return Err(error.hint("kill it first, or delete it by --force"));
+                }
+            }
+            if let Some(init) = container.init()? {
+                self.end_all(&container, &init)?;
             }
         }
-        if let Some(init) = container.init()? {
-            self.end_all(&container, &init)?;
-        }
-        let left = undo(&container.folder, &self.systemd)?;
-        container.folder.remove_quietly(lock)?;
+        let left = undo(&folder, &self.systemd)?;
+        folder.remove_quietly(lock)?;
         Ok(left)
     }
 
-    /// Removes the folder of a creation that was killed before it had written a record.
-    fn delete_unrecorded(&self, id: &str, force: bool, none: Error) -> Result<LeftAlone> {
-        let folder =
-            TaskId::of_container(id).ok().map(|id| self.state.folder(&id)).filter(|folder| folder.path().is_dir());
-        match folder.map(|folder| folder.owner().map(|owner| (folder, owner))).transpose()? {
-            Some((folder, Owner::Nobody(lock))) => folder.remove_quietly(lock).map(|()| LeftAlone::new()),
-            _ if force => Ok(LeftAlone::new()),
-            _ => Err(none),
+    /// Ends what is in the cgroup of a container whose record cannot be read: its configuration says which, unless another
+    /// container names the same.
+    fn end_damaged(&self, id: &TaskId, folder: &Folder) -> Result<()> {
+        let asked = bundle::cgroup_asked_for(folder.path());
+        if asked.as_deref().is_some_and(|path| Unit::parse(path).is_ok_and(|unit| unit.is_some())) {
+            return Ok(());
         }
+        let path = bundle::cgroup_path(asked.as_deref(), id);
+        let is_anothers = self.all()?.iter().any(|(_, other)| other.as_ref().is_ok_and(|other| other.record.cgroup == path));
+        if !is_anothers {
+            self.layout()?.end(&path, None)?;
+            self.layout()?.remove_unused(&path)?;
+        }
+        // What is left of the record names nothing that could be undone.
+        folder.forget_launch();
+        Ok(())
     }
 
-    /// Locks the container; by `force`, ends the process that creates it.
-    fn lock_to_delete(&self, container: &Container, force: bool) -> Result<Lock> {
-        if let Owner::Nobody(lock) = container.folder.owner()? {
-            return Ok(lock);
-        }
-        let busy = || {
-            let message = format!("container {} is being created, started or deleted by another process", container.id);
-            Error::new(Kind::WrongState, message)
-        };
-        let creator = container.creator()?.filter(|_| force).ok_or_else(busy)?;
-        // ESRCH: it has just ended.
-        let _ = sys::pidfd_send_signal(creator.as_fd(), libc::SIGKILL);
-        await_end(creator.as_fd())?;
-        match container.folder.owner()? {
-            Owner::Nobody(lock) => Ok(lock),
-            Owner::Shim => Err(busy()),
+    /// Locks the container; by `force`, ends the process that creates it, and waits for one that deletes it.
+    fn lock_to_delete(&self, id: &TaskId, folder: &Folder, force: bool) -> Result<Lock> {
+        let begun = Instant::now();
+        loop {
+            if let Owner::Nobody(lock) = folder.owner()? {
+                return Ok(lock);
+            }
+            let creator = match folder.record() {
+                Ok(Some(record)) => Container { id: id.clone(), record, folder: folder.clone() }.creator()?,
+                _ => None,
+            };
+            match creator.filter(|_| force) {
+                Some(creator) => {
+                    // ESRCH: it has just ended.
+                    let _ = sys::pidfd_send_signal(creator.as_fd(), libc::SIGKILL);
+                    await_end(creator.as_fd())?;
+                }
+                // flock(2) has no timeout.
+                None if force && begun.elapsed() < DYING => std::thread::sleep(BETWEEN_LOOKS),
+                None => {
+                    let message = format!("container {id} is being created, started or deleted by another process");
+                    return Err(Error::new(Kind::WrongState, message));
+                }
+            }
         }
     }
 }

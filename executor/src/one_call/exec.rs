@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use bowline_cgroup::Entry;
+use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Error, Kind, Result};
 use bowline_sys::SharedPid;
 use oci_spec::runtime::{Process, Spec};
 
-use super::{Begun, Container, Containers, Status, Streams, hand_terminal, streams};
+use super::{Begun, Container, Containers, Status, Streams, hand_terminal, reap_workers, streams};
 use crate::oci::tolerance;
 use crate::process::inheritance::{self, InheritedLimits};
 use crate::rights::seccomp::{self, Filter, Profile};
@@ -85,7 +85,7 @@ impl Containers {
         })?;
         let layout = self.layout()?;
         let (spec, bundle) = (&configuration.spec, container.bundle());
-        let (stdio, terminal) = streams(spec, &process)?;
+        let (stdio, terminal) = streams(spec, &process, &wanted.streams)?;
         let of = Into {
             container: &container,
             spec,
@@ -95,7 +95,8 @@ impl Containers {
             init: &init,
             bundle: &bundle,
         };
-        let below = wanted.cgroup.as_deref().map(|path| self.below(&container, path)).transpose()?;
+        let asked = wanted.cgroup.as_deref().filter(|path| !path.trim_matches('/').is_empty());
+        let below = asked.map(|path| self.below(&container, &cgroup, path)).transpose()?;
         let entry = below.as_ref().unwrap_or(&cgroup).entry();
         let clone = async |entry| of.clone(&process, &stdio, entry, wanted.streams.preserved).await;
         let (mut report, live) = match clone(entry).await? {
@@ -109,17 +110,29 @@ impl Containers {
         };
         drop(stdio);
         known(live.pidfd.as_fd(), live.pid)?;
-        report.executed().await?;
+        let executed = report.executed().await;
+        reap_workers(executed.is_ok().then_some(live.pid));
+        executed?;
         let terminal = hand_terminal(terminal, wanted.streams.console.as_ref())?;
         Ok(Begun { live, terminal })
     }
 
     /// The cgroup at `path` below that of the container.
-    fn below(&self, container: &Container, path: &str) -> Result<bowline_cgroup::Cgroup> {
+    ///
+    /// # Errors
+    /// `NotFound` where one of the container's hierarchies has none there: the process would not have the limits of that.
+    fn below(&self, container: &Container, own: &Cgroup, path: &str) -> Result<Cgroup> {
+        if path.contains(':') {
+            let message = format!("--cgroup {path}: one path for all hierarchies is known alone");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
         let whole = format!("{}/{}", container.record.cgroup, path.trim_matches('/'));
         let path = bowline_cgroup::checked_path(&whole)?;
-        let none = || Error::new(Kind::NotFound, format!("cgroup {whole} does not exist"));
-        self.layout()?.open(&format!("/{}", path.trim_start_matches('/')))?.ok_or_else(none)
+        let layout = self.layout()?;
+        let below = layout.open(&format!("/{}", path.trim_start_matches('/')))?;
+        let is_whole = |below: &Cgroup| layout.files_of(below).len() == layout.files_of(own).len();
+        let none = || Error::new(Kind::NotFound, format!("cgroup {whole} does not exist in all hierarchies"));
+        below.filter(is_whole).ok_or_else(none)
     }
 }
 

@@ -95,6 +95,8 @@ pub struct Streams {
     pub preserved: u32,
     /// How many of these are sockets that it is told of by LISTEN_FDS (sd_listen_fds(3)).
     pub listening: u32,
+    /// The size of its terminal, if its configuration names none.
+    pub size: WindowSize,
 }
 
 impl Streams {
@@ -141,7 +143,7 @@ impl Containers {
         let id = TaskId::of_container(id).map_err(|_| none())?;
         self.state.check()?;
         let folder = self.state.folder(&id).pinned().map_err(|error| if is_gone(&error) { none() } else { error })?;
-        let record = folder.record()?.ok_or_else(none)?;
+        let record = folder.record().map_err(|error| hinted(error, &id))?.ok_or_else(none)?;
         Ok(Container { id, record, folder })
     }
 
@@ -202,6 +204,23 @@ impl Containers {
         let cgroup = self.cgroup(container)?;
         let layout = self.layout()?;
         Ok(cgroup.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default())
+    }
+}
+
+/// The error of a record that cannot be read, with what removes the container.
+fn hinted(error: Error, id: &TaskId) -> Error {
+    match error.kind() {
+        Kind::Damaged => Error::new(Kind::Damaged, error.message()).hint(format!("`delete --force {id}` removes what is left")),
+        _ => error,
+    }
+}
+
+/// Reaps the workers of this process, which have ended or are about to; its child `but` goes to the caller. Left to the
+/// caller, each would be a zombie there.
+fn reap_workers(but: Option<i32>) {
+    let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| Some(*pid) != but) {
+        let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty());
     }
 }
 
@@ -267,12 +286,18 @@ impl Container {
 }
 
 /// The streams of the calling process, for a process of the container; or a terminal, which it makes itself.
-fn streams(spec: &Spec, process: &Process) -> Result<(Stdio, Option<Awaited>)> {
+///
+/// # Errors
+/// `Usage` for a console socket that would get none.
+fn streams(spec: &Spec, process: &Process, asked: &Streams) -> Result<(Stdio, Option<Awaited>)> {
     if process.terminal() == Some(true) {
-        let (wish, awaited) = io::wish(WindowSize::default().or_of(process))?;
+        let (wish, awaited) = io::wish(asked.size.or_of(process))?;
         let stdio =
             Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish), kept: Vec::new() };
         return Ok((stdio, Some(awaited)));
+    }
+    if asked.console.is_some() {
+        return Err(Error::new(Kind::Usage, "there is a console socket, and the process has no terminal"));
     }
     let owner = Owner::of(spec, Some(process), None);
     let end = |fd: std::io::Result<OwnedFd>| -> Result<End> {

@@ -4,7 +4,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 
-use super::{Container, Containers, ORDERS, REPORT, Status};
+use super::{Container, Containers, ORDERS, REPORT, Status, reap_workers};
 use crate::disk::folder::Owner;
 use crate::process::worker;
 use crate::start::hooks::{Container as Hooked, Point};
@@ -52,7 +52,9 @@ impl Containers {
         let configuration = container.configuration()?;
         let bundle = container.bundle();
         let hooked = Hooked { id, bundle: &bundle, spec: &configuration.spec };
-        if let Err(error) = hooked.run(Point::Poststart, Some(init.pid), std::future::pending(), Err).await {
+        let hooks = hooked.run(Point::Poststart, Some(init.pid), std::future::pending(), Err).await;
+        reap_workers(Some(init.pid));
+        if let Err(error) = hooks {
             self.end_all(&container, &init)?;
             return Err(error);
         }

@@ -28,7 +28,7 @@ use crate::process::program::{Apart, Program};
 use crate::process::worker;
 
 /// The timeout of a hook that sets none: a network may take long, but nothing waits for ever.
-const LONGEST: Duration = Duration::from_secs(300);
+pub const LONGEST: Duration = Duration::from_secs(300);
 
 /// Where in a container's life hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,6 +210,11 @@ impl Poststop {
         let state = String::from_utf8(state).doing(Kind::Internal, || "cannot describe a container's state")?;
         let (hooks, bundle) = (container.hooks(Point::Poststop).to_vec(), container.bundle.to_owned());
         Ok(Some(Box::new(Poststop { hooks, state, bundle })))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.hooks.len()
     }
 
     /// Runs all of them, in any thread of a process that reaps its own children. Returns whether they have ended within

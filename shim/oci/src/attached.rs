@@ -13,7 +13,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 use bowline_executor::internal::{ArrivedSignal, Begun, report_signal};
-use bowline_executor::{Doing, Kind, Result};
+use bowline_executor::{Doing, Kind, Result, WindowSize};
 use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -59,17 +59,32 @@ impl Signals {
     }
 }
 
+/// The caller's terminal, by the first of its streams that is one.
+fn terminal() -> Option<OwnedFd> {
+    let streams = [
+        std::io::stdin().as_fd().try_clone_to_owned(),
+        std::io::stdout().as_fd().try_clone_to_owned(),
+        std::io::stderr().as_fd().try_clone_to_owned(),
+    ];
+    streams.into_iter().flatten().find(|stream| rustix::termios::isatty(stream))
+}
+
+/// The size of the caller's terminal.
+pub fn size() -> WindowSize {
+    let size = terminal().and_then(|terminal| tcgetwinsize(terminal).ok());
+    size.map(|size| WindowSize { rows: size.ws_row, columns: size.ws_col }).unwrap_or_default()
+}
+
 /// The caller's terminal in raw mode, until this is dropped.
-struct Raw(Option<Termios>);
+struct Raw(Option<(OwnedFd, Termios)>);
 
 impl Raw {
     fn enter() -> Raw {
-        let stdin = std::io::stdin();
-        let before = tcgetattr(&stdin).ok();
-        if let Some(before) = &before {
+        let before = terminal().and_then(|terminal| tcgetattr(&terminal).ok().map(|before| (terminal, before)));
+        if let Some((terminal, before)) = &before {
             let mut raw = before.clone();
             raw.make_raw();
-            let _ = tcsetattr(&stdin, OptionalActions::Now, &raw);
+            let _ = tcsetattr(terminal, OptionalActions::Now, &raw);
         }
         Raw(before)
     }
@@ -77,8 +92,8 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, before);
+        if let Some((terminal, before)) = &self.0 {
+            let _ = tcsetattr(terminal, OptionalActions::Drain, before);
         }
     }
 }
@@ -93,10 +108,9 @@ pub fn follow(begun: Begun, signals: &Signals) -> Result<u8> {
     let terminal = terminal.map(File::from);
     let _raw = terminal.as_ref().map(|_| Raw::enter());
     let resize = || {
-        let size = tcgetwinsize(std::io::stdin()).ok();
+        let size = self::terminal().and_then(|callers| tcgetwinsize(callers).ok());
         terminal.as_ref().zip(size).map(|(terminal, size)| tcsetwinsize(terminal, size));
     };
-    resize();
     let mut reads = terminal.is_some();
     let mut shows = terminal.is_some();
     loop {

@@ -35,17 +35,25 @@ pub fn of(flags: &Given, command: &[String], config: &Value) -> Result<Process> 
 
 /// The container's own process with what the flags change, and another command.
 fn of_flags(flags: &Given, command: &[String], own: &Value) -> Result<Value> {
-    if command.is_empty() {
+    if command.first().is_none_or(String::is_empty) {
         return Err(usage("exec: neither --process nor a command is given"));
     }
     let mut process = own.clone();
     process["args"] = json!(command);
     process["terminal"] = json!(flags.is_on("tty"));
     if let Some(cwd) = flags.value("cwd").filter(|cwd| !cwd.is_empty()) {
+        if !cwd.starts_with('/') {
+            return Err(usage(format!("--cwd: {cwd:?} is not absolute")));
+        }
         process["cwd"] = json!(cwd);
     }
     let mut env: Vec<Value> = own["env"].as_array().cloned().unwrap_or_default();
-    env.extend(flags.values("env").map(|variable| json!(variable)));
+    for variable in flags.values("env") {
+        if variable.find('=').is_none_or(|at| at == 0) {
+            return Err(usage(format!("--env: {variable:?} is not of the form NAME=VALUE")));
+        }
+        env.push(json!(variable));
+    }
     process["env"] = json!(env);
     if let Some(user) = flags.value("user").filter(|user| !user.is_empty()) {
         let (uid, gid) = user.split_once(':').map_or((user, None), |(uid, gid)| (uid, Some(gid)));

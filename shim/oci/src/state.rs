@@ -15,7 +15,7 @@ pub fn json(containers: &Containers, container: &Container) -> Result<Value> {
     let status = containers.status(container)?;
     let recorded = container.record.container.clone().unwrap_or_default();
     let version = Some(recorded.oci_version.as_str()).filter(|version| !version.is_empty()).unwrap_or(OCI_VERSION);
-    Ok(json!({
+    let mut state = json!({
         "ociVersion": version,
         "id": container.id.as_str(),
         "pid": if status == Status::Stopped { 0 } else { container.pid() },
@@ -24,8 +24,11 @@ pub fn json(containers: &Containers, container: &Container) -> Result<Value> {
         "rootfs": recorded.rootfs,
         "created": container.record.created_at.to_string(),
         "owner": owner(recorded.owner),
-        "annotations": recorded.annotations,
-    }))
+    });
+    if !recorded.annotations.is_empty() {
+        state["annotations"] = json!(recorded.annotations);
+    }
+    Ok(state)
 }
 
 /// The name of a user, empty where nothing tells it.

@@ -162,6 +162,21 @@ impl StateDir {
         made.map(|lock| (folder, lock)).inspect_err(|_| aside.discard())
     }
 
+    /// Removes what processes that were killed have left beside the folders: one that was being made, or removed. The name
+    /// ends with the id of that process.
+    pub(crate) fn sweep(&self) {
+        let names = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let is_half = |name: &String| [".new-", ".removed-"].iter().any(|prefix| name.starts_with(prefix));
+        let process = |name: &String| name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<i32>().ok());
+        for name in names.filter(is_half) {
+            if process(&name).is_some_and(|pid| bowline_sys::proc_stat::started(pid).is_none()) {
+                // Somebody else may do the same.
+                let _ = fs::remove_dir_all(self.path.join(name));
+            }
+        }
+    }
+
     /// The ids of all tasks that have a folder, sorted.
     pub fn ids(&self) -> Result<Vec<TaskId>> {
         let is_task = |folder: Folder| folder.is_ours() && !folder.is_sandbox();

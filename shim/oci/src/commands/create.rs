@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::{Begun, Containers, Create, Streams, close_all_but, run_call};
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_executor::{Doing, Error, Kind, Result, WindowSize};
 use bowline_spec::id::TaskId;
 
 use super::Call;
@@ -43,9 +43,14 @@ pub fn streams(flags: &Given) -> Result<Streams> {
     }
     // A caller such as conmon leaves its own open.
     close_all_but(&mut (3..3 + preserved.cast_signed()).collect::<Vec<_>>());
+    let missing = (3..3 + preserved).find(|fd| !Path::new(&format!("/proc/self/fd/{fd}")).exists());
+    if let Some(fd) = missing {
+        return Err(usage(format!("--preserve-fds: descriptor {fd} is not open")));
+    }
     let console = flags.value("console-socket").filter(|path| !path.is_empty());
     let console = console.map(|path| handing::connect("console-socket", path)).transpose()?;
-    Ok(Streams { console, preserved, listening })
+    let size = if console.is_none() { attached::size() } else { WindowSize::default() };
+    Ok(Streams { console, preserved, listening, size })
 }
 
 /// What is to be done once the process is known, and before it goes on.

@@ -1,16 +1,18 @@
 //! What changes the state of a container: `start`, `kill`, `pause`, `resume`, `delete`.
 
+use std::io::Write as _;
+
 use bowline_executor::Result;
 use bowline_executor::internal::{Containers, run_call};
 use bowline_spec::signal::Signal;
 use regex_lite::Regex;
 
 use super::Call;
-use crate::arguments::{Flag, switch, usage, value};
+use crate::arguments::{Flag, switch, usage};
 use crate::globals;
 
-pub const OF_KILL: &[Flag] = &[switch(&["all", "a"]), value(&["regex", "r"])];
-pub const OF_DELETE: &[Flag] = &[switch(&["force", "f"]), value(&["regex", "r"])];
+pub const OF_KILL: &[Flag] = &[switch(&["all", "a"]), switch(&["regex", "r"])];
+pub const OF_DELETE: &[Flag] = &[switch(&["force", "f"]), switch(&["regex", "r"])];
 
 /// Has the init of a created container execute the program.
 pub fn start(call: &Call<'_>) -> Result<u8> {
@@ -23,22 +25,23 @@ pub fn start(call: &Call<'_>) -> Result<u8> {
 pub fn kill(call: &Call<'_>) -> Result<u8> {
     let containers = globals::containers(call.globals)?;
     let selected = selected(call, &containers)?;
-    let of_one = usize::from(call.flags.value("regex").is_none());
-    let signal = match call.arguments.get(of_one..).unwrap_or_default() {
+    let signal = match &call.arguments[1..] {
         [] => "TERM",
         [signal] => signal.as_str(),
         [_, extra, ..] => return Err(usage(format!("{extra:?} is one argument too many"))),
     };
-    let signal: Signal = signal.parse().map_err(|error| usage(format!("unknown signal: {error}")))?;
+    // Signal 0 only asks, as that of kill(2).
+    let parse = || signal.parse::<Signal>().map_err(|error| usage(format!("unknown signal: {error}")));
+    let signal = if signal == "0" { None } else { Some(parse()?) };
     each(&selected, |id| containers.kill(id, signal, call.flags.is_on("all")))
 }
 
 /// The ids of the containers that are meant: one, or all that fit the expression of crun's `--regex`.
 fn selected(call: &Call<'_>, containers: &Containers) -> Result<Vec<String>> {
-    let Some(pattern) = call.flags.value("regex") else {
-        let id = call.arguments.first().ok_or_else(|| usage("the id of a container is missing"))?;
-        return Ok(vec![id.clone()]);
-    };
+    let pattern = call.arguments.first().ok_or_else(|| usage("the id of a container is missing"))?;
+    if !call.flags.is_on("regex") {
+        return Ok(vec![pattern.clone()]);
+    }
     let pattern = Regex::new(pattern).map_err(|error| usage(format!("--regex: {pattern:?}: {error}")))?;
     let ids = containers.all()?.into_iter().map(|(id, _)| id.as_str().to_owned());
     Ok(ids.filter(|id| pattern.is_match(id)).collect())
@@ -67,12 +70,16 @@ pub fn resume(call: &Call<'_>) -> Result<u8> {
 pub fn delete(call: &Call<'_>) -> Result<u8> {
     let containers: Containers = globals::containers(call.globals)?;
     let selected = selected(call, &containers)?;
-    if let Some(extra) = call.arguments.get(usize::from(call.flags.value("regex").is_none())) {
+    if let Some(extra) = call.arguments.get(1) {
         return Err(usage(format!("{extra:?} is one argument too many")));
     }
     each(&selected, |id| {
         let left = containers.delete(id, call.flags.is_on("force"))?;
-        left.iter().for_each(|left| tracing::warn!("{left}"));
+        for left in left {
+            tracing::warn!("{left}");
+            // Nobody else learns of a hook that has failed.
+            let _ = writeln!(std::io::stderr().lock(), "{left}");
+        }
         Ok(())
     })
 }

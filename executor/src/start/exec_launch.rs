@@ -96,7 +96,7 @@ impl Exec<'_> {
                 start_mark: None,
                 preserved: self.preserved,
             };
-            child::run_exec(&payload, cgroup, tell.as_raw_fd())
+            child::run_exec(&payload, self.namespaces, cgroup, tell.as_raw_fd())
         };
         let mut keep: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.extend(labels.as_ref().map(Labels::fd));

@@ -138,6 +138,11 @@ fn inside_a_user_namespace_the_map_is_inits() {
     let same = "cmp /proc/self/uid_map /proc/1/uid_map && cmp /proc/self/gid_map /proc/1/gid_map";
     task.exec(&format!("{same} && awk '{{print $2}}' /proc/self/uid_map && id -u")).assert_says("200000\n0");
     task.exec(&format!("{}; echo ---; {}", rights_of("1"), rights_of("self"))).assert_code(0);
+    for (user, uid) in [("root", "0"), ("1000:1000", "1000")] {
+        let terminal = task.in_terminal("exec", ["-it", "--user", user, "--", "stat", "-c", "owner %u", "/dev/pts/0"]);
+        terminal.wait_for(&format!("owner {uid}"));
+        terminal.finish().assert_code(0);
+    }
     let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
     exec.wait_for_out("begun");
     let other = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the exec");

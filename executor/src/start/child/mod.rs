@@ -83,8 +83,13 @@ pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
 
 /// Becomes an exec of a task. The process is already in the task's namespaces, except for the cgroup namespace:
 /// `cgroup_of` is init, if the task has its own.
-pub fn run_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> ! {
-    fail(payload, report, become_exec(payload, cgroup_of, report))
+pub fn run_exec(
+    payload: &Payload<'_>,
+    namespaces: &Namespaces,
+    cgroup_of: Option<BorrowedFd<'_>>,
+    report: RawFd,
+) -> ! {
+    fail(payload, report, become_exec(payload, namespaces, cgroup_of, report))
 }
 
 fn fail(payload: &Payload<'_>, report: RawFd, outcome: Result<Infallible>) -> ! {
@@ -223,7 +228,12 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
     fail(payload, report.get(), outcome)
 }
 
-fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> Result<Infallible> {
+fn become_exec(
+    payload: &Payload<'_>,
+    namespaces: &Namespaces,
+    cgroup_of: Option<BorrowedFd<'_>>,
+    report: RawFd,
+) -> Result<Infallible> {
     let labels = begin(payload)?;
     payload.entry.close();
     scheduling::last_affinity(payload.process)?;
@@ -231,6 +241,10 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
         sys::setns(init, libc::CLONE_NEWCGROUP).doing(Kind::Internal, || "cannot join the task's cgroup namespace")?;
     }
     if let Some(wish) = &payload.stdio.terminal {
+        if namespaces.in_user_namespace() {
+            // A terminal belongs to who makes it, and can only be given away by a user whom the task knows.
+            confine::set_ids(0, 0, None)?;
+        }
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let root = root.doing(Kind::Internal, || "cannot open the task's root")?;
         let pty = rootfs::open_terminal(root.as_fd())?;

@@ -26,6 +26,7 @@ mod limits;
 pub mod machine_code;
 pub mod metrics;
 pub mod nomad;
+pub mod oci;
 mod process;
 mod pty;
 mod ran;

@@ -61,6 +61,7 @@ mod mounts;
 mod namespaces;
 mod net_devices;
 mod nomad;
+mod oci;
 mod output;
 mod record;
 mod reference;

@@ -22,7 +22,7 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    pub(super) fn new(parent: &Path, id: &str, cgroups: &str) -> Bundle {
+    pub(in crate::harness) fn new(parent: &Path, id: &str, cgroups: &str) -> Bundle {
         let path = parent.join(id);
         fs::create_dir_all(&path).expect("the work folder is writable");
         let config = serde_json::from_str(CONFIG).expect("JSON");

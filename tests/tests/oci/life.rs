@@ -125,6 +125,9 @@ fn a_start_whose_init_was_killed_is_refused() {
 #[test]
 fn of_two_starts_at_once_one_wins() {
     let host = Host::new();
+    if host.reference_fails("the second start of runc 1.1 may wait for ever") {
+        return;
+    }
     let runtime = host.oci();
     let container = runtime.created(runtime.bundle().script(SLEEPS));
     let starts = [(); 2].map(|()| runtime.spawn(&["start", &container.id]));

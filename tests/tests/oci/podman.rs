@@ -253,8 +253,8 @@ fn a_user_namespace_with_given_maps_is_made() {
 fn limits_are_set() {
     let host = Host::new();
     let podman = Podman::new(&host);
-    let flags = ["--rm", "--ulimit", "nofile=77:99", "--ulimit", "core=0:0"];
-    podman.sh(&flags, "ulimit -Hn; ulimit -c").assert_says("99\n0");
+    let flags = ["--rm", "--ulimit", "nofile=99:99", "--ulimit", "nproc=999:999"];
+    podman.sh(&flags, "ulimit -n; ulimit -u").assert_says("99\n999");
 }
 
 #[test]

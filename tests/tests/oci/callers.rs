@@ -188,7 +188,8 @@ fn containerd_names_a_program_that_is_not_found() {
     let Some(daemon) = host.daemon() else { return };
     let cgroup = format!("/{}/one", host.prefix());
     let program = bowline_tests::harness::oci::program();
-    let mut run = daemon.command(["run", "--rm", "--runtime", "io.containerd.runc.v2", "--rootfs", "--cgroup", &cgroup]);
+    let mut run =
+        daemon.command(["run", "--rm", "--runtime", "io.containerd.runc.v2", "--rootfs", "--cgroup", &cgroup]);
     run.args(["--runc-binary", program.to_str().expect("ASCII")]).arg(daemon.root.path()).args(["one", "nope"]);
     let ran = host.execute(run);
     assert!(ran.code != Some(0), "{ran}");

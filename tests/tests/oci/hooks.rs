@@ -131,7 +131,7 @@ fn a_create_container_hook_that_fails_undoes_the_create() {
 }
 
 #[test]
-fn a_start_container_hook_that_fails_keeps_the_program_from_running() {
+fn the_program_does_not_run_where_a_start_container_hook_fails() {
     let host = Host::new();
     let runtime = host.oci();
     let bundle = runtime.bundle().script(SLEEPS);

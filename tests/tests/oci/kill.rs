@@ -71,7 +71,8 @@ fn all_sends_the_signal_to_each_process() {
     let host = Host::new();
     let runtime = host.oci();
     // A shell that is init ignores SIGTERM, and its child does not.
-    let container = runtime.started(runtime.bundle().script("sleep 1000 & echo ready; wait; echo gone; exec sleep 1000"));
+    let container =
+        runtime.started(runtime.bundle().script("sleep 1000 & echo ready; wait; echo gone; exec sleep 1000"));
     container.wait_for("ready");
     runtime.call(&["kill", "--all", &container.id, "TERM"]).assert_code(0);
     container.wait_for("gone");
@@ -136,7 +137,7 @@ fn others_outlive_an_init_without_a_pid_namespace() {
 }
 
 #[test]
-fn kill_of_all_ends_who_outlives_an_init_without_a_pid_namespace() {
+fn kill_of_all_ends_who_outlives_init() {
     let host = Host::new();
     let runtime = host.oci();
     let container =

@@ -21,8 +21,11 @@ impl<'h> Podman<'h> {
         runtime.wrapper();
         runtime.leaves_cgroup("conmon");
         // Limits that every host allows, and locks of its own: those of the machine's Podman are in a shared memory.
-        host.file("containers.conf", "[containers]\nlog_driver = \"k8s-file\"\n\
-             default_ulimits = [\"nofile=1024:1024\", \"nproc=1000:1000\"]\n[engine]\nlock_type = \"file\"\n");
+        host.file(
+            "containers.conf",
+            "[containers]\nlog_driver = \"k8s-file\"\n\
+             default_ulimits = [\"nofile=1024:1024\", \"nproc=1000:1000\"]\n[engine]\nlock_type = \"file\"\n",
+        );
         let podman = Podman { host, runtime };
         let root = host.busybox_root();
         let mut tar = Command::new("tar");
@@ -148,8 +151,19 @@ fn exec_has_the_user_and_the_folder_that_are_asked_for() {
     let host = Host::new();
     let podman = Podman::new(&host);
     podman.detached(&[], "exec sleep 1000");
-    let ran = podman.call(&["exec", "--user", "1234:2345", "--workdir", "/tmp", "--env", "A=x", "one", "/bin/sh", "-c",
-        "id -u; id -g; pwd; echo $A"]);
+    let ran = podman.call(&[
+        "exec",
+        "--user",
+        "1234:2345",
+        "--workdir",
+        "/tmp",
+        "--env",
+        "A=x",
+        "one",
+        "/bin/sh",
+        "-c",
+        "id -u; id -g; pwd; echo $A",
+    ]);
     ran.assert_says("1234\n2345\n/tmp\nx");
 }
 

@@ -37,7 +37,8 @@ fn a_console_socket_gets_the_terminal_of_init() {
     let host = Host::new();
     let runtime = host.oci();
     let taker = Taker::listen(&host, "c.sock");
-    let container = runtime.created_with(runtime.bundle().terminal().script(ECHOES), &["--console-socket", &taker.path]);
+    let container =
+        runtime.created_with(runtime.bundle().terminal().script(ECHOES), &["--console-socket", &taker.path]);
     let (terminal, _) = taker.take();
     container.call("start", &[]).assert_code(0);
     type_keys(&terminal, "knot\r");
@@ -73,7 +74,8 @@ fn the_terminal_is_in_the_container_s_devpts() {
     let runtime = host.oci();
     let taker = Taker::listen(&host, "c.sock");
     let script = "tty() { readlink /proc/self/fd/0; }; tty; ls -l /dev/console; exec sleep 1000";
-    let container = runtime.created_with(runtime.bundle().terminal().script(script), &["--console-socket", &taker.path]);
+    let container =
+        runtime.created_with(runtime.bundle().terminal().script(script), &["--console-socket", &taker.path]);
     let (terminal, _) = taker.take();
     container.call("start", &[]).assert_code(0);
     wait_for(&terminal, "/dev/pts/0");

@@ -100,6 +100,9 @@ fn an_id_that_is_taken_is_refused() {
 #[test]
 fn of_two_creates_of_one_id_at_once_one_wins() {
     let host = Host::new();
+    if host.reference_fails("the one that loses may remove the state of the other") {
+        return;
+    }
     let runtime = host.oci();
     let bundle = runtime.bundle().script(SLEEPS);
     let path = bundle.path.to_str().expect("ASCII");

@@ -204,3 +204,18 @@ fn the_caller_s_environment_is_not_the_container_s() {
     ran.assert_code(0);
     assert!(!ran.out().contains("BOWLINE_TEST"), "{ran}");
 }
+
+#[test]
+fn preserve_fds_gives_away_no_descriptor_of_the_runtime() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let bundle = runtime.bundle().script(SLEEPS);
+    // A runtime may refuse so many.
+    if runtime.create(&bundle, &["--preserve-fds", "9"]).code == Some(0) {
+        let container = runtime.adopt(bundle);
+        container.call("start", &[]).assert_code(0);
+        container.wait_for("ready");
+        let fds = bowline_tests::harness::fds_of(container.pid());
+        assert_eq!(fds.len(), 3, "{fds:?}");
+    }
+}

@@ -75,9 +75,11 @@ impl Containers {
 
     /// A frozen process of cgroup v1 does not even die.
     fn thaw(&self, container: &Container) -> Result<()> {
-        match self.cgroup(container)? {
-            Some(cgroup) => self.layout()?.freeze(&cgroup, false),
-            None => Ok(()),
+        let Some(cgroup) = self.cgroup(container)? else { return Ok(()) };
+        match self.layout()?.freeze(&cgroup, false) {
+            // It has been removed since.
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            thawed => thawed,
         }
     }
 

@@ -52,7 +52,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String], log: &mut Option<Log>) -> bowline_executor::Result<u8> {
     let (flags, rest) = parse(arguments, &[globals::FLAGS])?;
+    let inherited = commands::inherit(rest);
     *log = Log::of(&flags)?;
+    let inherited = inherited?;
     let level = if flags.is_on("debug") { Level::DEBUG } else { bowline_log::level(Level::WARN) };
     let (of_log, is_debugged) = (Log::of(&flags)?, flags.is_on("debug"));
     bowline_log::begin(level, move |metadata, event| {
@@ -70,7 +72,7 @@ fn run(arguments: &[String], log: &mut Option<Log>) -> bowline_executor::Result<
         return commands::version();
     }
     match rest.split_first() {
-        Some((command, rest)) if !flags.is_on("help") => commands::run(command, rest, &flags),
+        Some((command, rest)) if !flags.is_on("help") => commands::run(command, rest, &flags, inherited),
         _ => commands::help(),
     }
 }

@@ -193,8 +193,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
     std::mem::forget((sources, entered));
     let also = [report.get(), orders].into_iter().chain(successors.into_iter().flatten());
     close_what_was_used(payload, labels.as_ref(), also);
-    // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then.
-    let early = payload.notify.is_some();
+    // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then. An init
+    // that its creator leaves has no more rights than the program, as with runc: an exec may come first.
+    let early = payload.notify.is_some() || successors.is_some();
     let held = || {
         sys::write_fd(report.get(), &[READY]).doing(Kind::Internal, || "the shim has gone")?;
         let from = match successors {

@@ -28,11 +28,21 @@ pub const FLAGS: &[Flag] = &[
 /// What `run` has besides.
 pub const OF_RUN: &[Flag] = &[switch(&["detach", "d"]), switch(&["keep"]), switch(&["no-subreaper"])];
 
-/// The streams that the flags ask for. Descriptors of the caller that nobody asks for are closed.
+/// The caller's descriptors that a process gets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Inherited {
+    /// How many there are, from 3 on.
+    preserved: u32,
+    /// How many of them are sockets to listen at.
+    listening: u32,
+}
+
+/// Closes the caller's descriptors that nobody asks for: a caller such as conmon leaves its own open. Called before this
+/// program opens any.
 ///
 /// # Errors
-/// `Usage` for a socket that nobody listens at.
-pub fn streams(flags: &Given) -> Result<Streams> {
+/// `Usage` for one that is asked for and not open.
+pub fn inherit(flags: &Given) -> Result<Inherited> {
     let own = std::process::id().to_string();
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let is_for_us = std::env::var("LISTEN_PID").is_ok_and(|pid| pid == own);
@@ -41,12 +51,20 @@ pub fn streams(flags: &Given) -> Result<Streams> {
     if preserved > 65_536 {
         return Err(usage(format!("--preserve-fds: {preserved} descriptors are more than a process has")));
     }
-    // A caller such as conmon leaves its own open.
     close_all_but(&mut (3..3 + preserved.cast_signed()).collect::<Vec<_>>());
     let missing = (3..3 + preserved).find(|fd| !Path::new(&format!("/proc/self/fd/{fd}")).exists());
     if let Some(fd) = missing {
         return Err(usage(format!("--preserve-fds: descriptor {fd} is not open")));
     }
+    Ok(Inherited { preserved, listening })
+}
+
+/// The streams that the flags ask for.
+///
+/// # Errors
+/// `Usage` for a socket that nobody listens at.
+pub fn streams(flags: &Given, inherited: Inherited) -> Result<Streams> {
+    let Inherited { preserved, listening } = inherited;
     let console = flags.value("console-socket").filter(|path| !path.is_empty());
     let console = console.map(|path| handing::connect("console-socket", path)).transpose()?;
     let size = if console.is_none() { attached::size() } else { WindowSize::default() };
@@ -72,7 +90,7 @@ fn wanted(call: &Call<'_>) -> Result<Create> {
         let message = "--no-pivot: a container's root is entered by pivot_root alone: chroot could be left again";
         return Err(Error::new(Kind::Unsupported, message));
     }
-    let streams = streams(flags)?;
+    let streams = streams(flags, call.inherited)?;
     let bundle = flags.value("bundle").filter(|path| !path.is_empty()).unwrap_or(".");
     let bundle = std::fs::canonicalize(bundle).doing(Kind::NotFound, || format!("cannot use the bundle {bundle}"))?;
     let config = flags.value("config").map(|file| Path::new(file).to_owned());

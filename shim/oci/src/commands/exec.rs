@@ -37,7 +37,7 @@ pub fn exec(call: &Call<'_>) -> Result<u8> {
     let Some((id, command)) = call.arguments.split_first() else {
         return Err(usage("the id of a container is missing"));
     };
-    let streams = create::streams(flags)?;
+    let streams = create::streams(flags, call.inherited)?;
     let containers = globals::containers(call.globals)?;
     let config = containers.find(id)?.config()?;
     let process = process::of(flags, command, &config)?;

@@ -10,6 +10,7 @@ use bowline_executor::{Error, Kind, Result, VERSION};
 
 use crate::arguments::{Flag, Given, usage};
 use crate::state::print;
+use create::Inherited;
 
 /// The newest version of the specification that is followed.
 const SPECIFICATION: &str = "1.3.0";
@@ -30,6 +31,8 @@ struct Call<'a> {
     flags: Given,
     /// What follows the flags.
     arguments: &'a [String],
+    /// What the process gets of the caller's descriptors.
+    inherited: Inherited,
 }
 
 impl Call<'_> {
@@ -67,8 +70,28 @@ const COMMANDS: [Command; 13] = [
 /// Commands of other runtimes that are not there yet.
 const LATER: [&str; 4] = ["update", "events", "checkpoint", "restore"];
 
+const HELP: &[Flag] = &[crate::arguments::switch(&["help", "h"])];
+
+/// The flags of a command, and what follows them.
+fn parse<'a>(command: &Command, arguments: &'a [String]) -> Result<(Given, &'a [String])> {
+    let known: Vec<&[Flag]> = command.flags.iter().copied().chain([HELP]).collect();
+    crate::arguments::parse(arguments, &known)
+}
+
+/// Closes what no command asks for, before this program opens anything: see [`create::inherit`].
+///
+/// # Errors
+/// As [`create::inherit`].
+pub fn inherit(arguments: &[String]) -> Result<Inherited> {
+    let flags = arguments.split_first().and_then(|(name, rest)| {
+        let command = COMMANDS.iter().find(|command| command.name == name)?;
+        Some(parse(command, rest).ok()?.0)
+    });
+    create::inherit(&flags.unwrap_or_default())
+}
+
 /// Carries out a command.
-pub fn run(name: &str, arguments: &[String], globals: &Given) -> Result<u8> {
+pub fn run(name: &str, arguments: &[String], globals: &Given, inherited: Inherited) -> Result<u8> {
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
         let message = match LATER.contains(&name) {
             true => format!("{name}: this runtime has no such command yet"),
@@ -77,13 +100,11 @@ pub fn run(name: &str, arguments: &[String], globals: &Given) -> Result<u8> {
         };
         return Err(Error::new(Kind::Usage, message));
     };
-    const HELP: &[Flag] = &[crate::arguments::switch(&["help", "h"])];
-    let known: Vec<&[Flag]> = command.flags.iter().copied().chain([HELP]).collect();
-    let (flags, arguments) = crate::arguments::parse(arguments, &known)?;
+    let (flags, arguments) = parse(command, arguments)?;
     if flags.is_on("help") {
         return help_for(command);
     }
-    (command.run)(&Call { globals, flags, arguments })
+    (command.run)(&Call { globals, flags, arguments, inherited })
 }
 
 fn help_for(command: &Command) -> Result<u8> {

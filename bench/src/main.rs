@@ -205,7 +205,7 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &P
         rows.extend(groups::commands(rounds, on)?);
         rows.extend(groups::init(rounds, on)?);
     }
-    if [What::Exec, What::Calls, What::CommandLine].iter().any(|what| arguments.wants(*what)) {
+    if [What::Exec, What::Calls, What::CommandLine, What::Oci].iter().any(|what| arguments.wants(*what)) {
         let held = Held::start(on)?;
         if arguments.wants(What::Exec) {
             for gap in [Gap::None, Gap::Fixed] {
@@ -220,11 +220,11 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &P
         if arguments.wants(What::CommandLine) {
             rows.extend(command_line(rounds, on, &held, bin)?);
         }
+        if arguments.wants(What::Oci) {
+            say("measuring the commands of OCI runtimes");
+            rows.extend(oci::run(rounds, on, &held, bin)?);
+        }
         held.end(on)?;
-    }
-    if arguments.wants(What::Oci) {
-        say("measuring the commands of OCI runtimes");
-        rows.extend(oci::run(rounds, on, bin)?);
     }
     if arguments.wants(What::Together) {
         say("measuring several at once");

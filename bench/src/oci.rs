@@ -7,11 +7,11 @@ use bowline_executor::Result;
 
 use crate::contenders::{Bundles, Contenders};
 use crate::floor::Filter;
-use crate::groups;
+use crate::groups::{self, Held};
 use crate::peers::{Bundle, Peer};
 use crate::rounds::{Gap, Rounds};
 use crate::shim::Call;
-use crate::table::{BOWLINE, COLUMNS, DUTY, FLOOR, Row};
+use crate::table::{BOWLINE, DUTY, FLOOR, Row};
 
 /// The runtime of this column, ours among them, and its bundle.
 struct Runtimes<'a> {
@@ -36,7 +36,7 @@ impl Runtimes<'_> {
 }
 
 /// From nothing to nothing, by one command and by three; then commands about a container that runs.
-pub fn run(rounds: &mut Rounds, on: &mut Contenders, bin: &Path) -> Result<Vec<Row>> {
+pub fn run(rounds: &mut Rounds, on: &mut Contenders, held: &Held, bin: &Path) -> Result<Vec<Row>> {
     let mut ours = Peer::at("bowline-oci", bin.join("bowline-oci"), on.state(), on.name())?;
     let mut rows = Vec::new();
     for seccomp in ["unconfined", "default"] {
@@ -66,20 +66,14 @@ pub fn run(rounds: &mut Rounds, on: &mut Contenders, bin: &Path) -> Result<Vec<R
             )?);
         }
     }
-    rows.extend(held(rounds, on, &mut ours)?);
+    rows.extend(commands_of_one(rounds, on, &mut ours, held)?);
     Ok(rows)
 }
 
-fn held(rounds: &mut Rounds, on: &mut Contenders, ours: &mut Peer) -> Result<Vec<Row>> {
+fn commands_of_one(rounds: &mut Rounds, on: &mut Contenders, ours: &mut Peer, held: &Held) -> Result<Vec<Row>> {
     let job = groups::sleeper(on)?;
-    let theirs = on.bundles("oci-held", &job)?;
-    let own = ours.bundle("oci-held", &job.spec, &job.command)?;
-    let mut runtimes = Runtimes { on, ours };
-    let mut ids: [Option<String>; COLUMNS.len()] = Default::default();
-    for (column, id) in ids.iter_mut().enumerate() {
-        let bundle = if column == BOWLINE { Some(&own) } else { theirs.of(column) };
-        *id = runtimes.of(column).zip(bundle).map(|(runtime, bundle)| runtime.hold(bundle)).transpose()?;
-    }
+    let bundle = ours.bundle("oci-held", &job.spec, &job.command)?;
+    let id = ours.hold(&bundle)?;
     let mut rows = Vec::new();
     for gap in [Gap::None, Gap::Fixed] {
         let apart = if gap == Gap::None { "" } else { ", 100 ms apart" };
@@ -87,25 +81,18 @@ fn held(rounds: &mut Rounds, on: &mut Contenders, ours: &mut Peer) -> Result<Vec
         rows.extend(rounds.measure(
             names.each_ref().map(String::as_str),
             gap,
-            &mut runtimes,
+            &mut Runtimes { on, ours },
             |_| Ok(()),
-            |runtimes, column| {
-                Ok(match (column, &ids[column]) {
-                    (FLOOR, _) => [Some(runtimes.on.floor.exec()?), None],
-                    (DUTY, _) => [Some(runtimes.on.duty.exec()?), None],
-                    (_, Some(id)) => match runtimes.of(column) {
-                        Some(runtime) => [Some(runtime.exec(id)?), runtime.call(id, Call::State)?],
-                        None => [None; 2],
-                    },
-                    (_, None) => [None; 2],
+            |Runtimes { on, ours }, column| {
+                Ok(match column {
+                    FLOOR => [Some(on.floor.exec()?), None],
+                    DUTY => [Some(on.duty.exec()?), None],
+                    BOWLINE => [Some(ours.exec(&id)?), ours.call(&id, Call::State)?],
+                    _ => [held.exec(on, column)?, held.call(on, column, Call::State)?],
                 })
             },
         )?);
     }
-    for (column, id) in ids.iter().enumerate() {
-        if let (Some(runtime), Some(id)) = (runtimes.of(column), id) {
-            runtime.remove(id)?;
-        }
-    }
+    ours.remove(&id)?;
     Ok(rows)
 }

@@ -41,8 +41,11 @@ pub struct Create {
     /// The streams of init.
     pub streams: Streams,
     /// Called with init's pidfd and pid once those are recorded, before the container is created: an error undoes it.
-    pub known: Box<dyn FnOnce(BorrowedFd<'_>, i32) -> Result<()>>,
+    pub known: Box<Known>,
 }
+
+/// What is done with a pidfd and a pid.
+pub type Known = dyn FnOnce(BorrowedFd<'_>, i32) -> Result<()>;
 
 /// A container that is being created.
 struct Plan {

@@ -133,7 +133,13 @@ impl Containers {
         self.state.sweep();
         match deleted {
             // It was not there, or somebody else has deleted it meanwhile.
-            Err(error) if error.kind() == Kind::NotFound => if force { Ok(LeftAlone::new()) } else { Err(none()) },
+            Err(error) if error.kind() == Kind::NotFound => {
+                if force {
+                    Ok(LeftAlone::new())
+                } else {
+                    Err(none())
+                }
+            }
             deleted => deleted,
         }
     }
@@ -143,7 +149,8 @@ impl Containers {
         let folder = self.state.folder(id);
         if !folder.is_ours() && folder.path().is_dir() {
             // A state folder without a record: what runc removes too.
-            std::fs::remove_dir(folder.path()).doing(Kind::WrongState, || format!("{} is no container's", folder.path().display()))?;
+            std::fs::remove_dir(folder.path())
+                .doing(Kind::WrongState, || format!("{} is no container's", folder.path().display()))?;
             return Ok(LeftAlone::new());
         }
         let folder = folder.pinned()?;
@@ -183,7 +190,8 @@ impl Containers {
             return Ok(());
         }
         let path = bundle::cgroup_path(asked.as_deref(), id);
-        let is_anothers = self.all()?.iter().any(|(_, other)| other.as_ref().is_ok_and(|other| other.record.cgroup == path));
+        let is_anothers =
+            self.all()?.iter().any(|(_, other)| other.as_ref().is_ok_and(|other| other.record.cgroup == path));
         if !is_anothers {
             self.layout()?.end(&path, None)?;
             self.layout()?.remove_unused(&path)?;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Error, Kind, Result};
-use bowline_sys::SharedPid;
+use bowline_sys::{self as sys, SharedPid};
 use oci_spec::runtime::{Process, Spec};
 
 use super::{Begun, Container, Containers, Status, Streams, hand_terminal, reap_workers, streams};
@@ -29,7 +29,7 @@ pub struct Exec {
 }
 
 /// What an exec needs of its container.
-struct Into<'a> {
+struct Target<'a> {
     container: &'a Container,
     spec: &'a Spec,
     filter: Option<&'a Filter>,
@@ -86,7 +86,7 @@ impl Containers {
         let layout = self.layout()?;
         let (spec, bundle) = (&configuration.spec, container.bundle());
         let (stdio, terminal) = streams(spec, &process, &wanted.streams)?;
-        let of = Into {
+        let of = Target {
             container: &container,
             spec,
             filter: filter.as_ref(),
@@ -109,12 +109,18 @@ impl Containers {
             }
         };
         drop(stdio);
-        known(live.pidfd.as_fd(), live.pid)?;
-        let executed = report.executed().await;
-        reap_workers(executed.is_ok().then_some(live.pid));
-        executed?;
-        let terminal = hand_terminal(terminal, wanted.streams.console.as_ref())?;
-        Ok(Begun { live, terminal })
+        let settled = async {
+            known(live.pidfd.as_fd(), live.pid)?;
+            report.executed().await?;
+            hand_terminal(terminal, wanted.streams.console.as_ref())
+        };
+        let settled = settled.await;
+        if settled.is_err() {
+            // Nobody would know of it. ESRCH: it has ended.
+            let _ = sys::pidfd_send_signal(live.pidfd.as_fd(), libc::SIGKILL);
+        }
+        reap_workers(settled.is_ok().then_some(live.pid));
+        Ok(Begun { terminal: settled?, live })
     }
 
     /// The cgroup at `path` below that of the container.
@@ -136,7 +142,7 @@ impl Containers {
     }
 }
 
-impl Into<'_> {
+impl Target<'_> {
     /// Clones the process into a cgroup; `None` where that takes no process.
     async fn clone(
         &self,

@@ -210,7 +210,9 @@ impl Containers {
 /// The error of a record that cannot be read, with what removes the container.
 fn hinted(error: Error, id: &TaskId) -> Error {
     match error.kind() {
-        Kind::Damaged => Error::new(Kind::Damaged, error.message()).hint(format!("`delete --force {id}` removes what is left")),
+        Kind::Damaged => {
+            Error::new(Kind::Damaged, error.message()).hint(format!("`delete --force {id}` removes what is left"))
+        }
         _ => error,
     }
 }

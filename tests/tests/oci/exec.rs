@@ -4,6 +4,8 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{eventually, namespace_of, process_exists};
+use rustix::io::Errno;
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::SLEEPS;
@@ -51,6 +53,24 @@ fn a_program_that_may_not_be_executed_has_the_code_255() {
     let ran = container.exec(&[], &["/etc/passwd"]);
     ran.assert_code(255);
     assert!(ran.err().contains("/etc/passwd") && ran.err().contains("permission denied"), "{ran}");
+}
+
+#[test]
+fn the_program_that_joins_cannot_be_overwritten() {
+    let host = Host::new();
+    if host.reference_fails("runc 1.1 runs from a copy in memory") {
+        return;
+    }
+    let runtime = host.oci();
+    let container = runtime.started(runtime.bundle().script(SLEEPS));
+    let exec = runtime.spawn(&["exec", &container.id, "/bin/sh", "-c", "echo begun; exec sleep 1000"]);
+    exec.wait_for_out("begun");
+    let opened = fs::OpenOptions::new().append(true).open(format!("/proc/{}/exe", exec.pid()));
+    let refused = opened.expect_err("nobody may write to it").raw_os_error().expect("by the kernel");
+    // Not ETXTBSY alone: it must hold once the program has ended too.
+    assert!([Errno::ROFS, Errno::PERM].contains(&Errno::from_raw_os_error(refused)), "{refused}");
+    exec.signal(Signal::TERM);
+    exec.finish();
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod podman;
 mod run;
 mod signals;
 mod streams;
+mod systemd;
 mod terminal;
 
 /// A script that runs until it is killed.

@@ -31,6 +31,12 @@ impl Fields {
     }
 }
 
+/// Apart, as what calls it is compiled for each type.
+#[cold]
+fn within(name: &str, error: &Error) -> Error {
+    Error::custom(format!("{name}: {error}"))
+}
+
 impl<'de> MapAccess<'de> for Fields {
     type Error = Error;
 
@@ -42,7 +48,7 @@ impl<'de> MapAccess<'de> for Fields {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let (name, value) = self.current.take().ok_or_else(|| Error::custom("a value without a name"))?;
-        seed.deserialize(Known(value)).map_err(|error| Error::custom(format!("{name}: {error}")))
+        seed.deserialize(Known(value)).map_err(|error| within(&name, &error))
     }
 }
 

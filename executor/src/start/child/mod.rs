@@ -83,12 +83,7 @@ pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
 
 /// Becomes an exec of a task. The process is already in the task's namespaces, except for the cgroup namespace:
 /// `cgroup_of` is init, if the task has its own.
-pub fn run_exec(
-    payload: &Payload<'_>,
-    namespaces: &Namespaces,
-    cgroup_of: Option<BorrowedFd<'_>>,
-    report: RawFd,
-) -> ! {
+pub fn run_exec(payload: &Payload<'_>, namespaces: &Namespaces, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> ! {
     fail(payload, report, become_exec(payload, namespaces, cgroup_of, report))
 }
 

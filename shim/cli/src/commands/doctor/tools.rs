@@ -38,7 +38,7 @@ const MANAGERS: [(&str, &str); 5] = [
 ];
 
 pub fn facts(root: bool, state: &StateDir) -> Vec<Fact> {
-    let always = [user(root), state_folder(state.path()), terminals(), init(), systemd(), criu()];
+    let always = [user(root), state_folder(state.path()), terminals(), init(), oci(), systemd(), criu()];
     always.into_iter().chain(nomad_driver(state)).collect()
 }
 
@@ -97,6 +97,16 @@ fn init() -> Fact {
         return Fact::lacks(name, "not found", effect).fix("install it beside bowline-shim");
     };
     Fact::has(name, path.display().to_string())
+}
+
+fn oci() -> Fact {
+    let name = "bowline-oci";
+    let beside = std::env::current_exe().map(|own| own.with_file_name(name)).unwrap_or_default();
+    if !beside.is_file() {
+        let effect = "nothing, unless Podman or another caller of an OCI runtime is to use bowline";
+        return Fact::lacks(name, "not found", effect).fix("install it beside bowline");
+    }
+    Fact::has(name, beside.display().to_string())
 }
 
 fn systemd() -> Fact {

@@ -121,7 +121,7 @@ pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
     let (record, damage) = readable(folder).ok()?;
     let mut record = record?;
     let poststop = record.poststop.take()?;
-    // Who stops the task waits as long for its end; who deletes a container, for its hooks.
+    // A stop of a task waits for the hooks as long as for the task. A delete of a container waits for all of them.
     let most = match &record.container {
         Some(_) => hooks::LONGEST * u32::try_from(poststop.count()).unwrap_or(u32::MAX),
         None => record.task.as_ref().map(|task| task.stop.grace()).unwrap_or_default(),

@@ -8,16 +8,17 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_sys::{self as sys, proc_stat};
 use jiff::Timestamp;
+use oci_spec::runtime::Process;
 use rustix::fs::{Mode, OFlags};
 
-use super::{Begun, Containers, ORDERS, REPORT, Streams, hand_terminal, reap_workers, streams};
+use super::{Begun, Containers, ORDERS, REPORT, Streams, hand_terminal, streams};
 use crate::disk::folder::{Container as Recorded, Folder, Record};
 use crate::hostside::task_units as units;
 use crate::hostside::undo::undo;
 use crate::oci::bundle::{self, Configuration};
 use crate::oci::tolerance;
 use crate::process::inheritance;
-use crate::rights::seccomp::{self, Filter, Profile};
+use crate::rights::seccomp::Filter;
 use crate::start::cloning::Live;
 use crate::start::entrance::Entrance;
 use crate::start::hooks::{Container as Hooked, Point, Poststop};
@@ -74,24 +75,20 @@ impl Containers {
         self.state.sweep();
         let (folder, lock) = self.state.create_container(&id).map_err(taken)?;
         let created = self.create_in(&folder, wanted).await;
-        reap_workers(created.as_ref().ok().map(|begun| begun.live.pid));
-        if created.is_err() {
-            folder.remove_quietly(lock)?;
+        self.reap_workers(created.as_ref().ok().map(|begun| begun.live.pid));
+        let Err(error) = created else { return created };
+        // What could not be undone keeps its record, for `delete --force`.
+        match undo(&folder, &self.systemd).and_then(|_| folder.remove_quietly(lock)) {
+            Ok(()) => Err(error),
+            Err(left) => Err(error.hint(format!("besides, {left}"))),
         }
-        created
     }
 
     async fn create_in(&self, folder: &Folder, wanted: Create) -> Result<Begun> {
         let mut plan = self.plan(folder, &wanted).await?;
         // Before anything is made that a crash would leave behind.
         folder.write_record(&plan.record)?;
-        let made = self.make(folder, &mut plan, wanted).await;
-        if made.is_err()
-            && let Err(left) = undo(folder, &self.systemd)
-        {
-            tracing::error!(error = %left, "a container that could not be created is left in part");
-        }
-        made
+        self.make(folder, &mut plan, wanted).await
     }
 
     async fn plan(&self, folder: &Folder, wanted: &Create) -> Result<Plan> {
@@ -101,7 +98,14 @@ impl Containers {
         };
         let spec = &mut configuration.spec;
         joined_users::complete(spec)?;
-        spec.process_mut().iter_mut().for_each(|process| wanted.streams.announce(process));
+        let keeps_groups = spec.annotations().as_ref().is_some_and(|all| all.contains_key(KEEPS_GROUPS));
+        if let Some(process) = spec.process_mut() {
+            wanted.streams.fit(process)?;
+            wanted.streams.announce(process);
+            if keeps_groups {
+                keep_groups(process)?;
+            }
+        }
         let namespaces = Namespaces::of(spec)?;
         if !namespaces.in_user_namespace() {
             configuration.notes.extend(spec.process_mut().as_mut().and_then(tolerance::grant));
@@ -109,13 +113,7 @@ impl Containers {
         for note in &configuration.notes {
             tracing::warn!("{note}");
         }
-        let filter = match configuration.seccomp.take() {
-            Some(profile) => {
-                let profile = Profile::Given(Box::new(profile));
-                Some(seccomp::filter(profile, &self.state.filter_cache()).await?)
-            }
-            None => None,
-        };
+        let filter = self.filter(&mut configuration).await?;
         let (spec, id) = (&configuration.spec, wanted.id.as_str());
         let asked = bundle::asked_cgroup(spec);
         let unit = wanted.driver.unit_of(asked, id, id)?;
@@ -229,7 +227,21 @@ impl Containers {
     }
 }
 
-/// Ends an init that nobody will start, and reaps it: it is a child of this process.
+/// Podman's annotation for `--group-add keep-groups`, which crun knows too.
+const KEEPS_GROUPS: &str = "run.oci.keep_original_groups";
+
+/// Leaves the process in the groups of the caller.
+fn keep_groups(process: &mut Process) -> Result<()> {
+    let own = rustix::process::getgroups().doing(Kind::Internal, || "cannot read the caller's groups")?;
+    let mut user = process.user().clone();
+    let mut groups = user.additional_gids().clone().unwrap_or_default();
+    groups.extend(own.into_iter().map(rustix::process::Gid::as_raw));
+    user.set_additional_gids(Some(groups));
+    process.set_user(user);
+    Ok(())
+}
+
+/// Ends an init that nobody will start.
 async fn end(live: &Live) {
     // One that has ended already needs no signal.
     let _ = sys::pidfd_send_signal(live.pidfd.as_fd(), libc::SIGKILL);

@@ -3,16 +3,16 @@
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use bowline_cgroup::{Freezing, Unit};
+use bowline_cgroup::{Cgroup, Freezing, Permit, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Container, Containers, Status, hinted, reap_workers};
+use super::{Container, Containers, Status, busy, said};
 use crate::disk::folder::{Folder, Lock, Owner};
-use crate::hostside::undo::{LeftAlone, undo};
+use crate::hostside::undo::{LeftAlone, is_nobodys, undo};
 use crate::oci::bundle;
 use crate::start::cloning::Live;
 use crate::view::namespaces::Namespaces;
@@ -27,8 +27,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 const FREEZING: Duration = Duration::from_secs(10);
 
 impl Containers {
-    /// Sends a signal to init, or to `all` processes of the container. Without a signal, only asks whether there is one to
-    /// get it.
+    /// Sends a signal to init, or to `all` processes of the container. Without a signal, only checks
+    /// that the container runs.
     ///
     /// # Errors
     /// `WrongState` where the container has ended, unless all are meant.
@@ -41,16 +41,17 @@ impl Containers {
             (None, _) if !all => return Err(ended()),
             _ => return Ok(()),
         };
-        let has_own_pids = Namespaces::of(&container.configuration()?.spec)?.is_new(libc::CLONE_NEWPID);
+        let has_own_pids = Namespaces::of(&container.read()?.spec)?.is_new(libc::CLONE_NEWPID);
         // The kernel does not deliver what ends a process by default to the first process of a pid namespace that handles
         // nothing; runc's handles it while it waits.
         let is_held = has_own_pids && signal.ends_by_default() && self.status(&container)? == Status::Created;
         let signal = if is_held { Signal::KILL } else { signal };
         // What shares a pid namespace does not end with init.
-        if all || signal == Signal::KILL && !has_own_pids {
+        let to_all = all || signal == Signal::KILL && !has_own_pids;
+        if to_all {
             self.signal_all(&container, signal)?;
         }
-        if !all && let Err(error) = sys::pidfd_send_signal(init.pidfd.as_fd(), signal.number()) {
+        if !to_all && let Err(error) = sys::pidfd_send_signal(init.pidfd.as_fd(), signal.number()) {
             if error.raw_os_error() == Some(libc::ESRCH) {
                 return Err(ended());
             }
@@ -99,10 +100,13 @@ impl Containers {
     pub fn pause(&self, id: &str, frozen: bool) -> Result<()> {
         let container = self.find(id)?;
         let status = self.status(&container)?;
+        let is_freezing = |cgroup: &Cgroup| self.layout().is_ok_and(|layout| layout.is_frozen_itself(cgroup));
         match (frozen, status) {
+            // A pause was given up midway.
+            (false, _) if self.cgroup(&container)?.as_ref().is_some_and(is_freezing) => {}
             (true, Status::Running | Status::Created) | (false, Status::Paused) => {}
-            (true, _) => return Err(container.is_in(status, "only a running one can be paused")),
-            (false, _) => return Err(container.is_in(status, "only a paused one can be resumed")),
+            (true, _) => return Err(container.wrong_state(status, "only a running one can be paused")),
+            (false, _) => return Err(container.wrong_state(status, "only a paused one can be resumed")),
         }
         let gone = || Error::new(Kind::WrongState, format!("cgroup {} has gone", container.record.cgroup));
         let (layout, cgroup) = (self.layout()?, self.cgroup(&container)?.ok_or_else(gone)?);
@@ -127,19 +131,12 @@ impl Containers {
     /// `WrongState` for one that runs; what cannot be ended or removed.
     pub fn delete(&self, id: &str, force: bool) -> Result<LeftAlone> {
         let id = TaskId::of_container(id).map_err(|error| Error::new(Kind::Usage, format!("{error}")))?;
-        let none = || Error::new(Kind::NotFound, format!("container does not exist: {id}"));
         let deleted = self.delete_found(&id, force);
-        reap_workers(None);
+        self.reap_workers(None);
         self.state.sweep();
         match deleted {
             // It was not there, or somebody else has deleted it meanwhile.
-            Err(error) if error.kind() == Kind::NotFound => {
-                if force {
-                    Ok(LeftAlone::new())
-                } else {
-                    Err(none())
-                }
-            }
+            Err(error) if error.kind() == Kind::NotFound && force => Ok(LeftAlone::new()),
             deleted => deleted,
         }
     }
@@ -153,14 +150,14 @@ impl Containers {
                 .doing(Kind::WrongState, || format!("{} is no container's", folder.path().display()))?;
             return Ok(LeftAlone::new());
         }
-        let folder = folder.pinned()?;
+        let folder = folder.pinned().map_err(|error| said(error, id))?;
         let lock = self.lock_to_delete(id, &folder, force)?;
         let record = match folder.record() {
             Err(error) if error.kind() == Kind::Damaged && force => {
                 self.end_damaged(id, &folder)?;
                 None
             }
-            record => record.map_err(|error| hinted(error, id))?,
+            record => record.map_err(|error| said(error, id))?,
         };
         // Without a record nothing was made yet.
         if let Some(record) = record {
@@ -169,7 +166,7 @@ impl Containers {
                 Status::Stopped | Status::Created | Status::Creating => {}
                 Status::Running | Status::Paused if force => {}
                 status => {
-                    let error = container.is_in(status, "it cannot be deleted");
+                    let error = container.wrong_state(status, "it cannot be deleted");
                     return Err(error.hint("kill it first, or delete it by --force"));
                 }
             }
@@ -177,60 +174,69 @@ impl Containers {
                 self.end_all(&container, &init)?;
             }
         }
-        let left = undo(&folder, &self.systemd)?;
-        folder.remove_quietly(lock)?;
+        // Nothing of it is missing for the caller: it is not removed.
+        let is_left = |error: Error| match error.kind() {
+            Kind::NotFound => Error::new(Kind::Internal, error.message()),
+            _ => error,
+        };
+        let left = undo(&folder, &self.systemd).map_err(is_left)?;
+        folder.remove_quietly(lock).map_err(is_left)?;
         Ok(left)
     }
 
-    /// Ends what is in the cgroup of a container whose record cannot be read: its configuration says which, unless another
+    /// Ends what is in the cgroup of a container whose record tells nothing: its configuration says which, unless another
     /// container names the same.
     fn end_damaged(&self, id: &TaskId, folder: &Folder) -> Result<()> {
-        let asked = bundle::cgroup_asked_for(folder.path());
-        if asked.as_deref().is_some_and(|path| Unit::parse(path).is_ok_and(|unit| unit.is_some())) {
+        if folder.salvaged_record().is_some() {
+            // It still says what `undo` needs.
             return Ok(());
         }
-        let path = bundle::cgroup_path(asked.as_deref(), id);
-        let is_anothers =
-            self.all()?.iter().any(|(_, other)| other.as_ref().is_ok_and(|other| other.record.cgroup == path));
-        if !is_anothers {
-            self.layout()?.end(&path, None)?;
-            self.layout()?.remove_unused(&path)?;
+        let asked = bundle::cgroup_asked_for(folder.path());
+        let unit = asked.as_deref().and_then(|path| Unit::parse(path).ok().flatten());
+        let path = unit.as_ref().map_or_else(|| bundle::cgroup_path(asked.as_deref(), id), Unit::path);
+        let all = self.all()?;
+        if !all.iter().any(|(_, other)| other.as_ref().is_ok_and(|other| other.record.cgroup == path)) {
+            let layout = self.layout()?;
+            let permit: Permit<'_> = &|| is_nobodys(layout, folder, &path);
+            layout.end(&path, Some(permit))?;
+            layout.remove_unused(&path)?;
+            unit.map_or(Ok(()), |unit| self.systemd.stop(&unit))?;
         }
         // What is left of the record names nothing that could be undone.
         folder.forget_launch();
         Ok(())
     }
 
-    /// Locks the container; by `force`, ends the process that creates it, and waits for one that deletes it.
+    /// Locks the container; by `force`, ends the process that creates it, and an init that another call waits for.
     fn lock_to_delete(&self, id: &TaskId, folder: &Folder, force: bool) -> Result<Lock> {
         let begun = Instant::now();
         loop {
-            if let Owner::Nobody(lock) = folder.owner()? {
+            if let Owner::Nobody(lock) = folder.owner().map_err(|error| said(error, id))? {
                 return Ok(lock);
             }
-            let creator = match folder.record() {
-                Ok(Some(record)) => Container { id: id.clone(), record, folder: folder.clone() }.creator()?,
-                _ => None,
-            };
-            match creator.filter(|_| force) {
-                Some(creator) => {
+            if !force || begun.elapsed() > DYING {
+                return Err(busy(id));
+            }
+            if let Ok(Some(record)) = folder.record() {
+                let container = Container { id: id.clone(), record, folder: folder.clone() };
+                if let Some(creator) = container.creator()? {
                     // ESRCH: it has just ended.
                     let _ = sys::pidfd_send_signal(creator.as_fd(), libc::SIGKILL);
                     await_end(creator.as_fd())?;
                 }
-                // flock(2) has no timeout.
-                None if force && begun.elapsed() < DYING => std::thread::sleep(BETWEEN_LOOKS),
-                None => {
-                    let message = format!("container {id} is being created, started or deleted by another process");
-                    return Err(Error::new(Kind::WrongState, message));
+                // A `start` goes on once init has ended, whatever hook it waits for.
+                if let Some(init) = container.init()? {
+                    self.end_all(&container, &init)?;
                 }
             }
+            // flock(2) has no timeout.
+            std::thread::sleep(BETWEEN_LOOKS);
         }
     }
 }
 
 /// Waits until a process that was killed has ended.
-fn await_end(pidfd: std::os::fd::BorrowedFd<'_>) -> Result<()> {
+pub(super) fn await_end(pidfd: std::os::fd::BorrowedFd<'_>) -> Result<()> {
     let most = Timespec { tv_sec: DYING.as_secs().cast_signed(), tv_nsec: 0 };
     let ended = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&most)));
     match ended.doing(Kind::Internal, || "cannot wait for a process")? {

@@ -7,10 +7,10 @@ use bowline_error::{Error, Kind, Result};
 use bowline_sys::{self as sys, SharedPid};
 use oci_spec::runtime::{Process, Spec};
 
-use super::{Begun, Container, Containers, Status, Streams, hand_terminal, reap_workers, streams};
+use super::{Begun, Container, Containers, Status, Streams, hand_terminal, streams};
 use crate::oci::tolerance;
 use crate::process::inheritance::{self, InheritedLimits};
-use crate::rights::seccomp::{self, Filter, Profile};
+use crate::rights::seccomp::Filter;
 use crate::start::cloning::{Live, Report};
 use crate::start::entrance::Entrance;
 use crate::start::exec_launch;
@@ -57,26 +57,19 @@ impl Containers {
         match self.status(&container)? {
             Status::Created | Status::Running => {}
             Status::Paused if wanted.ignores_pause => {}
-            status => return Err(container.is_in(status, "nothing can be executed in it")),
+            status => return Err(container.wrong_state(status, "nothing can be executed in it")),
         }
-        let stopped = || container.is_in(Status::Stopped, "nothing can be executed in it");
+        let stopped = || container.wrong_state(Status::Stopped, "nothing can be executed in it");
         let init = container.init()?.ok_or_else(stopped)?;
         let mut configuration = container.configuration()?;
         let spec = &configuration.spec;
         let mut process = wanted.process;
         protect(&mut process, spec)?;
-        wanted.streams.announce(&mut process);
         let namespaces = Namespaces::of(spec)?;
         if !namespaces.in_user_namespace() {
             tolerance::grant(&mut process).inspect(|note| tracing::warn!("{note}"));
         }
-        let filter = match configuration.seccomp.take() {
-            Some(profile) => {
-                let profile = Profile::Given(Box::new(profile));
-                Some(seccomp::filter(profile, &self.state.filter_cache()).await?)
-            }
-            None => None,
-        };
+        let filter = self.filter(&mut configuration).await?;
         let recorded = &container.record.launched_in;
         let entrance = Entrance::again(init.pid, &namespaces, filter.as_ref(), false, recorded)?;
         entrance.check().map_err(|error| error.within(format_args!("container {id}")))?;
@@ -99,15 +92,16 @@ impl Containers {
         let below = asked.map(|path| self.below(&container, &cgroup, path)).transpose()?;
         let entry = below.as_ref().unwrap_or(&cgroup).entry();
         let clone = async |entry| of.clone(&process, &stdio, entry, wanted.streams.preserved).await;
-        let (mut report, live) = match clone(entry).await? {
-            Some(cloned) => cloned,
-            // Its processes are a level down: see cgroup-v2, "no internal processes".
-            None => {
+        let cloned = async {
+            // Its processes may be a level down: see cgroup-v2, "no internal processes".
+            let Some(cloned) = clone(entry).await? else {
                 let below = layout.below_of(&cgroup, init.pid)?;
                 let none = || Error::new(Kind::WrongState, format!("no cgroup of container {id} takes a process"));
-                clone(below.entry(&cgroup)).await?.ok_or_else(none)?
-            }
+                return clone(below.entry(&cgroup)).await?.ok_or_else(none);
+            };
+            Ok(cloned)
         };
+        let (mut report, live) = cloned.await.inspect_err(|_| self.reap_workers(None))?;
         drop(stdio);
         let settled = async {
             known(live.pidfd.as_fd(), live.pid)?;
@@ -119,7 +113,7 @@ impl Containers {
             // Nobody would know of it. ESRCH: it has ended.
             let _ = sys::pidfd_send_signal(live.pidfd.as_fd(), libc::SIGKILL);
         }
-        reap_workers(settled.is_ok().then_some(live.pid));
+        self.reap_workers(settled.is_ok().then_some(live.pid));
         Ok(Begun { terminal: settled?, live })
     }
 
@@ -129,7 +123,7 @@ impl Containers {
     /// `NotFound` where one of the container's hierarchies has none there: the process would not have the limits of that.
     fn below(&self, container: &Container, own: &Cgroup, path: &str) -> Result<Cgroup> {
         if path.contains(':') {
-            let message = format!("--cgroup {path}: one path for all hierarchies is known alone");
+            let message = format!("--cgroup {path}: only one path for all hierarchies is supported");
             return Err(Error::new(Kind::Unsupported, message));
         }
         let whole = format!("{}/{}", container.record.cgroup, path.trim_matches('/'));
@@ -191,7 +185,7 @@ fn protect(process: &mut Process, spec: &Spec) -> Result<()> {
     }
     match (own.no_new_privileges(), process.no_new_privileges()) {
         (Some(true), Some(false)) => {
-            let message = "process.noNewPrivileges: the container's own process may gain none, and this one is to";
+            let message = "process.noNewPrivileges: the container sets it; an exec cannot clear it";
             return Err(Error::new(Kind::BadSpec, message).hint("leave it out"));
         }
         (own, None) => {

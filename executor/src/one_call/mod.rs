@@ -36,6 +36,7 @@ use crate::hostside::systemd::Systemd;
 use crate::oci::bundle::{self, Configuration};
 use crate::output::io::{self, Awaited, End, Owner, Stdio, WindowSize};
 use crate::process::fd_passing;
+use crate::rights::seccomp::{self, Filter, Profile};
 use crate::start::cloning::Live;
 
 /// The FIFO that init reads its order to start from, and the one that it reports to then.
@@ -47,6 +48,8 @@ pub struct Containers {
     state: StateDir,
     systemd: Systemd,
     layout: OnceCell<Layout>,
+    /// Children that this process had before: whoever executed it may have begun some.
+    inherited: Vec<i32>,
 }
 
 /// The state of a container (OCI runtime specification, "State").
@@ -93,17 +96,35 @@ pub struct Streams {
     pub console: Option<OwnedFd>,
     /// How many of the caller's descriptors, from 3 on, the process gets.
     pub preserved: u32,
-    /// How many of these are sockets that it is told of by LISTEN_FDS (sd_listen_fds(3)).
+    /// How many of these are sockets that LISTEN_FDS announces to init (sd_listen_fds(3)).
     pub listening: u32,
     /// The size of its terminal, if its configuration names none.
     pub size: WindowSize,
+    /// Whether the caller takes [`Begun::terminal`].
+    pub attached: bool,
 }
 
 impl Streams {
-    /// Tells the process of the sockets that it gets. The first process of a container has the pid 1 in it.
+    /// Checks that a terminal has a taker, and a taker a terminal.
+    ///
+    /// # Errors
+    /// `Usage` where one lacks the other.
+    fn fit(&self, process: &Process) -> Result<()> {
+        match (process.terminal() == Some(true), self.console.is_some()) {
+            (true, false) if !self.attached => {
+                let message = "the process has a terminal, and nobody takes it: give --console-socket";
+                Err(Error::new(Kind::Usage, message))
+            }
+            (false, true) => Err(Error::new(Kind::Usage, "there is a console socket, and the process has no terminal")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells init of the sockets that it gets: it has the pid 1 in the container.
     fn announce(&self, process: &mut Process) {
         if self.listening > 0 {
             let mut env = process.env().clone().unwrap_or_default();
+            env.retain(|variable| !variable.starts_with("LISTEN_FDS=") && !variable.starts_with("LISTEN_PID="));
             env.extend([format!("LISTEN_FDS={}", self.listening), "LISTEN_PID=1".to_owned()]);
             process.set_env(Some(env));
         }
@@ -131,7 +152,7 @@ pub fn run<T>(call: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
 impl Containers {
     /// The containers in the folder at `state`, which need not exist.
     pub fn new(state: impl Into<PathBuf>, systemd: Systemd) -> Containers {
-        Containers { state: StateDir::new(state), systemd, layout: OnceCell::new() }
+        Containers { state: StateDir::new(state), systemd, layout: OnceCell::new(), inherited: children() }
     }
 
     /// The container `id`.
@@ -139,12 +160,32 @@ impl Containers {
     /// # Errors
     /// `NotFound` where there is none; `Damaged` where its record cannot be read.
     pub fn find(&self, id: &str) -> Result<Container> {
-        let none = || Error::new(Kind::NotFound, format!("container does not exist: {id}"));
-        let id = TaskId::of_container(id).map_err(|_| none())?;
+        let id = TaskId::of_container(id).map_err(|_| missing(id))?;
         self.state.check()?;
-        let folder = self.state.folder(&id).pinned().map_err(|error| if is_gone(&error) { none() } else { error })?;
-        let record = folder.record().map_err(|error| hinted(error, &id))?.ok_or_else(none)?;
+        let folder = self.state.folder(&id).pinned().map_err(|error| said(error, &id))?;
+        let record = folder.record().map_err(|error| said(error, &id))?.ok_or_else(|| missing(&id))?;
         Ok(Container { id, record, folder })
+    }
+
+    /// Reaps the workers of this process, which have ended or are about to; its child `but` goes to the caller. Left to the
+    /// caller, each would be a zombie there.
+    fn reap_workers(&self, but: Option<i32>) {
+        let ours = children().into_iter().filter(|pid| Some(*pid) != but && !self.inherited.contains(pid));
+        for pid in ours {
+            if let Ok(pidfd) = bowline_sys::pidfd_open(pid) {
+                // A frozen one does not end.
+                let _ = end::await_end(pidfd.as_fd());
+            }
+            let pid = rustix::process::Pid::from_raw(pid);
+            let _ = rustix::process::waitpid(pid, rustix::process::WaitOptions::NOHANG);
+        }
+    }
+
+    /// The compiled filter of a configuration, which loses its profile.
+    async fn filter(&self, configuration: &mut Configuration) -> Result<Option<Filter>> {
+        let Some(profile) = configuration.seccomp.take() else { return Ok(None) };
+        let profile = Profile::Given(Box::new(profile));
+        seccomp::filter(profile, &self.state.filter_cache()).await.map(Some)
     }
 
     /// All containers that there are, in the order of their ids. One whose record cannot be read comes with the error.
@@ -154,7 +195,7 @@ impl Containers {
     pub fn all(&self) -> Result<Vec<(TaskId, Result<Container>)>> {
         let ids = self.state.ids()?.into_iter();
         let all = ids.map(|id| (id.clone(), self.find(id.as_str())));
-        // One that was deleted meanwhile is none.
+        // Skips containers that were deleted meanwhile.
         Ok(all.filter(|(_, found)| !found.as_ref().is_err_and(is_gone)).collect())
     }
 
@@ -207,9 +248,21 @@ impl Containers {
     }
 }
 
-/// The error of a record that cannot be read, with what removes the container.
-fn hinted(error: Error, id: &TaskId) -> Error {
+/// The error for a container that is not there, in the words that callers look for.
+fn missing(id: impl std::fmt::Display) -> Error {
+    Error::new(Kind::NotFound, format!("container does not exist: {id}"))
+}
+
+/// The error for a container that another call is about.
+fn busy(id: &TaskId) -> Error {
+    let message = format!("container {id} is being created, started or deleted by another process");
+    Error::new(Kind::WrongState, message)
+}
+
+/// What its folder answered, said of a container.
+fn said(error: Error, id: &TaskId) -> Error {
     match error.kind() {
+        Kind::NotFound => missing(id),
         Kind::Damaged => {
             Error::new(Kind::Damaged, error.message()).hint(format!("`delete --force {id}` removes what is left"))
         }
@@ -217,13 +270,10 @@ fn hinted(error: Error, id: &TaskId) -> Error {
     }
 }
 
-/// Reaps the workers of this process, which have ended or are about to; its child `but` goes to the caller. Left to the
-/// caller, each would be a zombie there.
-fn reap_workers(but: Option<i32>) {
+/// The children of this process.
+fn children() -> Vec<i32> {
     let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
-    for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| Some(*pid) != but) {
-        let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty());
-    }
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn is_gone(error: &Error) -> bool {
@@ -233,18 +283,22 @@ fn is_gone(error: &Error) -> bool {
 impl Container {
     /// Init, if it has not ended: a zombie has.
     fn init(&self) -> Result<Option<Live>> {
-        if self.record.runs() { self.record.live_init() } else { Ok(None) }
+        if self.runs() { self.record.live_init() } else { Ok(None) }
+    }
+
+    fn runs(&self) -> bool {
+        self.record.is_of_this_boot() && self.record.runs()
     }
 
     /// The pid of init, 0 once that has ended.
     pub fn pid(&self) -> i32 {
-        self.record.pid.filter(|_| self.record.runs()).unwrap_or_default()
+        self.record.pid.filter(|_| self.runs()).unwrap_or_default()
     }
 
     /// The process that creates the container, if it still does.
     fn creator(&self) -> Result<Option<OwnedFd>> {
         let creator = self.record.container.as_ref().and_then(|container| container.creator);
-        let Some((pid, started)) = creator else { return Ok(None) };
+        let Some((pid, started)) = creator.filter(|_| self.record.is_of_this_boot()) else { return Ok(None) };
         bowline_sys::open_process(pid, started).doing(Kind::Internal, || format!("cannot look for process {pid}"))
     }
 
@@ -259,12 +313,16 @@ impl Container {
         }
     }
 
-    /// The configuration that the container was created with.
+    /// The configuration that the container was created with, and what the user namespace that it joined maps.
     fn configuration(&self) -> Result<Configuration> {
-        let bundle = self.record.container.as_ref().map(|container| container.bundle.clone()).unwrap_or_default();
-        let mut configuration = bundle::read_once(&bundle, &self.folder)?;
+        let mut configuration = self.read()?;
         crate::view::joined_users::complete(&mut configuration.spec)?;
         Ok(configuration)
+    }
+
+    /// The configuration that the container was created with.
+    fn read(&self) -> Result<Configuration> {
+        bundle::read_once(&self.bundle(), &self.folder)
     }
 
     /// The configuration as it was written.
@@ -282,7 +340,7 @@ impl Container {
         self.record.container.as_ref().map(|container| container.bundle.clone()).unwrap_or_default()
     }
 
-    fn is_in(&self, status: Status, why: &str) -> Error {
+    fn wrong_state(&self, status: Status, why: &str) -> Error {
         Error::new(Kind::WrongState, format!("container {} is {}: {why}", self.id, status.as_str()))
     }
 }
@@ -290,16 +348,14 @@ impl Container {
 /// The streams of the calling process, for a process of the container; or a terminal, which it makes itself.
 ///
 /// # Errors
-/// `Usage` for a console socket that would get none.
+/// As [`Streams::fit`].
 fn streams(spec: &Spec, process: &Process, asked: &Streams) -> Result<(Stdio, Option<Awaited>)> {
+    asked.fit(process)?;
     if process.terminal() == Some(true) {
         let (wish, awaited) = io::wish(asked.size.or_of(process))?;
         let stdio =
             Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish), kept: Vec::new() };
         return Ok((stdio, Some(awaited)));
-    }
-    if asked.console.is_some() {
-        return Err(Error::new(Kind::Usage, "there is a console socket, and the process has no terminal"));
     }
     let owner = Owner::of(spec, Some(process), None);
     let end = |fd: std::io::Result<OwnedFd>| -> Result<End> {

@@ -1,10 +1,10 @@
 //! Starting a container that was created.
 
-use bowline_error::{Doing, Error, Kind, Result};
+use bowline_error::{Doing, Kind, Result};
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 
-use super::{Container, Containers, ORDERS, REPORT, Status, reap_workers};
+use super::{Container, Containers, ORDERS, REPORT, Status, busy, said};
 use crate::disk::folder::Owner;
 use crate::process::worker;
 use crate::start::hooks::{Container as Hooked, Point};
@@ -18,19 +18,19 @@ impl Containers {
     /// the first poststart hook that fails, which ends the container.
     pub async fn start(&self, id: &str) -> Result<Container> {
         let mut container = self.find(id)?;
-        let Owner::Nobody(_lock) = container.folder.owner()? else {
-            let message = format!("container {id} is being created, started or deleted by another process");
-            return Err(Error::new(Kind::WrongState, message));
-        };
+        let owner = container.folder.owner().map_err(|error| said(error, &container.id))?;
+        let Owner::Nobody(lock) = owner else { return Err(busy(&container.id)) };
         // It may have been started meanwhile.
         container = self.find(id)?;
         match self.status(&container)? {
             Status::Created => {}
-            status => return Err(container.is_in(status, "only a created one can be started")),
+            status => return Err(container.wrong_state(status, "only a created one can be started")),
         }
         let (Some(init), Some(orders)) = (container.init()?, container.orders()?) else {
-            return Err(container.is_in(Status::Stopped, "it cannot be started"));
+            return Err(container.wrong_state(Status::Stopped, "it cannot be started"));
         };
+        // Before the program runs: what it joins may be gone by then.
+        let configuration = container.configuration()?;
         let path = container.folder.file(REPORT);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let what = || format!("cannot open {}", path.display());
@@ -49,11 +49,12 @@ impl Containers {
             // They go with the folder otherwise.
             let _ = std::fs::remove_file(container.folder.file(name));
         }
-        let configuration = container.configuration()?;
+        // Whoever deletes it need not wait for its hooks.
+        drop(lock);
         let bundle = container.bundle();
         let hooked = Hooked { id, bundle: &bundle, spec: &configuration.spec };
         let hooks = hooked.run(Point::Poststart, Some(init.pid), std::future::pending(), Err).await;
-        reap_workers(Some(init.pid));
+        self.reap_workers(Some(init.pid));
         if let Err(error) = hooks {
             self.end_all(&container, &init)?;
             return Err(error);

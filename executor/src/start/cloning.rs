@@ -206,6 +206,9 @@ impl Report {
     }
 }
 
+/// More than an error has: who could trace a process may write to its pipe.
+const LONGEST_ERROR: usize = 64 << 10;
+
 /// The first whole message in `buffer`, with its length.
 fn first_word(buffer: &[u8]) -> Option<(usize, Word)> {
     let number = |bytes: &[u8]| <[u8; 4]>::try_from(bytes.get(..4)?).ok();
@@ -216,6 +219,9 @@ fn first_word(buffer: &[u8]) -> Option<(usize, Word)> {
         child::PID => Some((5, Word::Pid(i32::from_ne_bytes(number(&buffer[1..])?)))),
         _ => {
             let length = u32::from_ne_bytes(number(&buffer[1..])?) as usize;
+            if length > LONGEST_ERROR {
+                return Some((buffer.len(), Word::Failed(error_from(b""))));
+            }
             let json = buffer.get(5..5 + length)?;
             Some((5 + length, Word::Failed(error_from(json))))
         }

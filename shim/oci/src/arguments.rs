@@ -4,7 +4,7 @@
 //!   [flags of all commands] COMMAND [flags of the command] ARGUMENT…
 //! ```
 //!
-//! Flags end at the first argument that is none, or at `--`. Must not: know what a flag is for.
+//! Of `exec` and `ps`, what follows the first argument is the command's or ps's. Must not: know what a flag is for.
 
 use bowline_executor::{Error, Kind, Result};
 
@@ -62,20 +62,27 @@ pub fn usage(message: impl Into<String>) -> Error {
     Error::new(Kind::Usage, message)
 }
 
-/// Reads the flags at the beginning of `arguments`; returns the rest too.
+/// Reads the flags of `arguments`, up to the first that is none, or `anywhere` before `--`; returns the rest too.
 ///
 /// # Errors
 /// `Usage` for a flag that is not `known`, or lacks its value.
-pub fn parse<'a>(arguments: &'a [String], known: &[&[Flag]]) -> Result<(Given, &'a [String])> {
+pub fn parse(arguments: &[String], known: &[&[Flag]], anywhere: bool) -> Result<(Given, Vec<String>)> {
     let mut given = Given::default();
+    let mut plain = Vec::new();
     let mut rest = arguments;
     while let Some((first, others)) = rest.split_first() {
         if first == "--" {
-            return Ok((given, others));
+            rest = others;
+            break;
         }
         let Some(text) = first.strip_prefix("--").or_else(|| first.strip_prefix('-')).filter(|text| !text.is_empty())
         else {
-            break;
+            if !anywhere {
+                break;
+            }
+            plain.push(first.clone());
+            rest = others;
+            continue;
         };
         let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
         let flag = known.iter().copied().flatten().find(|flag| flag.names.contains(&name));
@@ -96,7 +103,8 @@ pub fn parse<'a>(arguments: &'a [String], known: &[&[Flag]]) -> Result<(Given, &
         }
         given.0.push((flag.names[0], value));
     }
-    Ok((given, rest))
+    plain.extend_from_slice(rest);
+    Ok((given, plain))
 }
 
 #[cfg(test)]
@@ -107,7 +115,7 @@ mod tests {
 
     fn read(arguments: &[&str]) -> Result<(Given, Vec<String>)> {
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        parse(&arguments, &[KNOWN]).map(|(given, rest)| (given, rest.to_vec()))
+        parse(&arguments, &[KNOWN], false)
     }
 
     #[test]
@@ -128,6 +136,9 @@ mod tests {
         let (_, rest) = read(&["-f", "--", "-x"]).expect("they are no flags");
         assert_eq!(rest, ["-x"]);
         assert_eq!(read(&["-"]).expect("it is no flag").1, ["-"]);
+        let arguments = ["id", "-f", "--", "-x"].map(str::to_owned);
+        let (given, rest) = parse(&arguments, &[KNOWN], true).expect("it is known");
+        assert_eq!((given.is_on("force"), rest.as_slice()), (true, &["id", "-x"].map(str::to_owned)[..]));
     }
 
     #[test]

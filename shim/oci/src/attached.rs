@@ -7,7 +7,6 @@
 //! Without a terminal the process has the caller's own streams, and nothing is copied.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -15,7 +14,8 @@ use std::sync::Arc;
 use bowline_executor::internal::{ArrivedSignal, Begun, report_signal};
 use bowline_executor::{Doing, Kind, Result, WindowSize};
 use bowline_sys as sys;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
@@ -60,7 +60,7 @@ impl Signals {
 }
 
 /// The caller's terminal, by the first of its streams that is one.
-fn terminal() -> Option<OwnedFd> {
+fn callers_terminal() -> Option<OwnedFd> {
     let streams = [
         std::io::stdin().as_fd().try_clone_to_owned(),
         std::io::stdout().as_fd().try_clone_to_owned(),
@@ -71,7 +71,7 @@ fn terminal() -> Option<OwnedFd> {
 
 /// The size of the caller's terminal.
 pub fn size() -> WindowSize {
-    let size = terminal().and_then(|terminal| tcgetwinsize(terminal).ok());
+    let size = callers_terminal().and_then(|terminal| tcgetwinsize(terminal).ok());
     size.map(|size| WindowSize { rows: size.ws_row, columns: size.ws_col }).unwrap_or_default()
 }
 
@@ -80,7 +80,7 @@ struct Raw(Option<(OwnedFd, Termios)>);
 
 impl Raw {
     fn enter() -> Raw {
-        let before = terminal().and_then(|terminal| tcgetattr(&terminal).ok().map(|before| (terminal, before)));
+        let before = callers_terminal().and_then(|terminal| tcgetattr(&terminal).ok().map(|before| (terminal, before)));
         if let Some((terminal, before)) = &before {
             let mut raw = before.clone();
             raw.make_raw();
@@ -105,82 +105,155 @@ impl Drop for Raw {
 /// `Internal` where it cannot be waited for.
 pub fn follow(begun: Begun, signals: &Signals) -> Result<u8> {
     let Begun { live, terminal } = begun;
-    let terminal = terminal.map(File::from);
-    let _raw = terminal.as_ref().map(|_| Raw::enter());
-    let resize = || {
-        let size = self::terminal().and_then(|callers| tcgetwinsize(callers).ok());
-        terminal.as_ref().zip(size).map(|(terminal, size)| tcsetwinsize(terminal, size));
-    };
-    let mut reads = terminal.is_some();
-    let mut shows = terminal.is_some();
-    loop {
-        let stdin = std::io::stdin();
+    let mut relay = terminal.map(Relay::begin).transpose()?;
+    let mut has_ended = false;
+    while !has_ended {
         let mut watched = vec![
             PollFd::from_borrowed_fd(live.pidfd.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.0.as_fd(), PollFlags::IN),
         ];
-        if let Some(terminal) = terminal.as_ref().filter(|_| shows) {
-            watched.push(PollFd::from_borrowed_fd(terminal.as_fd(), PollFlags::IN));
-        }
-        if reads {
-            watched.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
-        }
+        watched.extend(relay.iter().flat_map(Relay::watched));
         match poll(&mut watched, None) {
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::INTR) => continue,
             polled => polled.doing(Kind::Internal, || "cannot wait for a process")?,
         };
-        let came: Vec<bool> = watched.iter().map(|one| !one.revents().is_empty()).collect();
+        has_ended = !watched[0].revents().is_empty();
+        drop(watched);
         while let Some(signal) = signals.next() {
-            match signal {
-                libc::SIGWINCH if terminal.is_some() => resize(),
+            match (signal, &relay) {
+                (libc::SIGWINCH, Some(relay)) => relay.resize(),
                 // ESRCH: it has just ended.
-                signal => drop(sys::pidfd_send_signal(live.pidfd.as_fd(), signal)),
+                (signal, _) => drop(sys::pidfd_send_signal(live.pidfd.as_fd(), signal)),
             }
         }
-        if let Some(terminal) = &terminal {
-            if shows && came[2] {
-                shows = copy(terminal, std::io::stdout().as_fd());
-            }
-            if reads && came[came.len() - 1] {
-                reads = copy(
-                    &File::from(stdin.as_fd().try_clone_to_owned().doing(Kind::Internal, || "stdin")?),
-                    terminal.as_fd(),
-                );
-            }
-        }
-        if came[0] {
-            break;
-        }
+        relay.iter_mut().for_each(Relay::go_on);
     }
-    if let Some(terminal) = terminal.filter(|_| shows) {
-        rest(&terminal);
+    if let Some(relay) = relay {
+        relay.finish();
     }
-    let pid = Pid::from_raw(live.pid);
-    let ended = rustix::io::retry_on_intr(|| waitpid(pid, WaitOptions::empty()));
-    let (_, status) = ended.doing(Kind::Internal, || "cannot wait for a process")?.unwrap_or_else(|| unreachable!());
-    let code = status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(255);
-    Ok(u8::try_from(code).unwrap_or(u8::MAX))
+    let ended = rustix::io::retry_on_intr(|| waitpid(Pid::from_raw(live.pid), WaitOptions::empty()));
+    let status = ended.doing(Kind::Internal, || "cannot wait for a process")?.map(|(_, status)| status);
+    let code =
+        status.and_then(|status| status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal)));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-/// Copies what is there; returns whether more may come.
-fn copy(mut from: &File, to: BorrowedFd<'_>) -> bool {
-    let mut buffer = [0; 16 << 10];
-    let length = match from.read(&mut buffer) {
-        Ok(length @ 1..) => length,
-        Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => return true,
-        // EIO: nobody has the other end of the terminal.
-        Ok(0) | Err(_) => return false,
-    };
-    let Ok(to) = to.try_clone_to_owned() else { return false };
-    File::from(to).write_all(&buffer[..length]).is_ok()
+/// The most bytes that are written at once: a pipe that is ready takes as many without a wait (PIPE_BUF, pipe(7)).
+const CHUNK: usize = 4096;
+
+/// A terminal, copied from and to the caller's streams. Neither way waits for the other: a reader that is slow would hold up
+/// signals, and what a process echoes its own input.
+struct Relay {
+    terminal: File,
+    /// Read from stdin, and not yet written to the terminal; `None` once stdin has ended.
+    input: Option<Vec<u8>>,
+    /// Read from the terminal, and not yet written to stdout; `None` once either has ended.
+    output: Option<Vec<u8>>,
+    _raw: Raw,
 }
 
-/// Copies what a process has left in its terminal.
-fn rest(terminal: &File) {
-    let is_there = |terminal: &File| {
-        let mut watched = [PollFd::new(terminal, PollFlags::IN)];
-        let now = rustix::event::Timespec::default();
-        poll(&mut watched, Some(&now)).is_ok_and(|ready| ready > 0) && watched[0].revents().contains(PollFlags::IN)
-    };
-    while is_there(terminal) && copy(terminal, std::io::stdout().as_fd()) {}
+impl Relay {
+    fn begin(terminal: OwnedFd) -> Result<Relay> {
+        rustix::io::ioctl_fionbio(&terminal, true).doing(Kind::Internal, || "cannot watch a terminal")?;
+        let (input, output) = (Some(Vec::new()), Some(Vec::new()));
+        Ok(Relay { terminal: File::from(terminal), input, output, _raw: Raw::enter() })
+    }
+
+    fn resize(&self) {
+        let size = callers_terminal().and_then(|callers| tcgetwinsize(callers).ok());
+        let _ = size.map(|size| tcsetwinsize(&self.terminal, size));
+    }
+
+    /// What to wait for: the other end of what is pending, or what comes next.
+    fn watched(&self) -> Vec<PollFd<'_>> {
+        let mut of_terminal = PollFlags::empty();
+        let mut all = Vec::new();
+        match &self.input {
+            Some(pending) if pending.is_empty() => {
+                all.push(PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN))
+            }
+            Some(_) => of_terminal |= PollFlags::OUT,
+            None => {}
+        }
+        match &self.output {
+            Some(pending) if pending.is_empty() => of_terminal |= PollFlags::IN,
+            Some(_) => all.push(PollFd::from_borrowed_fd(rustix::stdio::stdout(), PollFlags::OUT)),
+            None => {}
+        }
+        if !of_terminal.is_empty() {
+            all.push(PollFd::from_borrowed_fd(self.terminal.as_fd(), of_terminal));
+        }
+        all
+    }
+
+    /// Copies what can be copied without a wait.
+    fn go_on(&mut self) {
+        if self.input.as_ref().is_some_and(Vec::is_empty) && is_ready(rustix::stdio::stdin(), PollFlags::IN) {
+            self.input = read(rustix::stdio::stdin());
+        }
+        if self.input.as_mut().is_some_and(|pending| !write(self.terminal.as_fd(), pending)) {
+            self.input = None;
+        }
+        if self.output.as_ref().is_some_and(Vec::is_empty) && is_ready(self.terminal.as_fd(), PollFlags::IN) {
+            self.output = read(self.terminal.as_fd());
+        }
+        let may_write = self.output.as_ref().is_some_and(|pending| !pending.is_empty());
+        if may_write
+            && is_ready(rustix::stdio::stdout(), PollFlags::OUT)
+            && self.output.as_mut().is_some_and(|pending| !write(rustix::stdio::stdout(), pending))
+        {
+            self.output = None;
+        }
+    }
+
+    /// Copies what a process that has ended has left in its terminal.
+    fn finish(mut self) {
+        while let Some(pending) = &mut self.output {
+            if !pending.is_empty() {
+                // Now it may wait.
+                let mut watched = [PollFd::from_borrowed_fd(rustix::stdio::stdout(), PollFlags::OUT)];
+                let _ = poll(&mut watched, None);
+                if !write(rustix::stdio::stdout(), pending) {
+                    return;
+                }
+            } else if is_ready(self.terminal.as_fd(), PollFlags::IN) {
+                self.output = read(self.terminal.as_fd());
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+fn is_ready(fd: BorrowedFd<'_>, wanted: PollFlags) -> bool {
+    let mut watched = [PollFd::from_borrowed_fd(fd, wanted)];
+    poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// Reads what is there; `None` at the end: a terminal answers EIO once nobody has its other end.
+fn read(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; CHUNK];
+    match rustix::io::read(fd, &mut bytes) {
+        Ok(0) => None,
+        Ok(length) => {
+            bytes.truncate(length);
+            Some(bytes)
+        }
+        Err(Errno::INTR | Errno::AGAIN) => Some(Vec::new()),
+        Err(_) => None,
+    }
+}
+
+/// Writes what is pending, as far as it goes; returns whether more may be written.
+fn write(fd: BorrowedFd<'_>, pending: &mut Vec<u8>) -> bool {
+    if pending.is_empty() {
+        return true;
+    }
+    match rustix::io::write(fd, pending) {
+        Ok(length) => {
+            pending.drain(..length);
+            true
+        }
+        Err(errno) => matches!(errno, Errno::INTR | Errno::AGAIN),
+    }
 }

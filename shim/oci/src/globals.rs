@@ -10,6 +10,7 @@ use bowline_executor::systemd::Systemd;
 use bowline_executor::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 use serde_json::json;
+use tracing::Level;
 
 use crate::arguments::{Flag, Given, switch, usage, value};
 
@@ -64,6 +65,19 @@ impl Log {
         };
         // There is nobody else to tell.
         let _ = (&self.file).write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+/// What is logged.
+///
+/// # Errors
+/// `Usage` for a level that there is not.
+pub fn level(flags: &Given) -> Result<Level> {
+    match flags.value("log-level") {
+        None => Ok(bowline_log::level(Level::WARN)),
+        Some("warning") => Ok(Level::WARN),
+        Some("fatal" | "panic") => Ok(Level::ERROR),
+        Some(level) => level.parse().map_err(|_| usage(format!("--log-level: there is no level {level:?}"))),
     }
 }
 

@@ -32,9 +32,14 @@ const FAILED: u8 = 1;
 const EXEC_FAILED: u8 = 255;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> =
-        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     let mut log = None;
+    let arguments: Vec<String> = match std::env::args_os().skip(1).map(std::ffi::OsString::into_string).collect() {
+        Ok(arguments) => arguments,
+        Err(bad) => {
+            let _ = writeln!(std::io::stderr().lock(), "{bad:?}: arguments are UTF-8");
+            return ExitCode::from(FAILED);
+        }
+    };
     match run(&arguments, &mut log) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -43,19 +48,19 @@ fn main() -> ExitCode {
             if let Some(log) = &log {
                 log.write("error", &message);
             }
-            let is_exec =
-                parse(&arguments, &[globals::FLAGS]).is_ok_and(|(_, rest)| rest.first().is_some_and(|c| c == "exec"));
+            let is_exec = parse(&arguments, &[globals::FLAGS], false)
+                .is_ok_and(|(_, rest)| rest.first().is_some_and(|c| c == "exec"));
             ExitCode::from(if is_exec { EXEC_FAILED } else { FAILED })
         }
     }
 }
 
 fn run(arguments: &[String], log: &mut Option<Log>) -> bowline_executor::Result<u8> {
-    let (flags, rest) = parse(arguments, &[globals::FLAGS])?;
-    let inherited = commands::inherit(rest);
+    let (flags, rest) = parse(arguments, &[globals::FLAGS], false)?;
+    let inherited = commands::inherit(&rest);
     *log = Log::of(&flags)?;
     let inherited = inherited?;
-    let level = if flags.is_on("debug") { Level::DEBUG } else { bowline_log::level(Level::WARN) };
+    let level = if flags.is_on("debug") { Level::DEBUG } else { globals::level(&flags)? };
     let (of_log, is_debugged) = (Log::of(&flags)?, flags.is_on("debug"));
     bowline_log::begin(level, move |metadata, event| {
         let fields = event.fields.iter().map(|(name, value)| format!(" {name}={}", bowline_log::quoted(value)));

@@ -58,7 +58,9 @@ fn of_flags(flags: &Given, command: &[String], own: &Value) -> Result<Value> {
     if let Some(user) = flags.value("user").filter(|user| !user.is_empty()) {
         let (uid, gid) = user.split_once(':').map_or((user, None), |(uid, gid)| (uid, Some(gid)));
         process["user"]["uid"] = json!(number("user", uid)?);
-        process["user"]["gid"] = json!(gid.map_or(Ok(0), |gid| number("user", gid))?);
+        if let Some(gid) = gid {
+            process["user"]["gid"] = json!(number("user", gid)?);
+        }
     }
     let groups = flags.values("additional-gids").flat_map(|groups| groups.split(','));
     let groups = groups.map(|group| number("additional-gids", group)).collect::<Result<Vec<u32>>>()?;

@@ -1,8 +1,8 @@
 //! Runs this program from where no container can write to it.
 //!
-//! A process of a container that may trace what joins it reaches `/proc/PID/exe` until that executes the container's own
-//! program, and so could write to the installed file (CVE-2019-5736). What joins a container therefore runs from a copy
-//! behind a read-only overlay, as shims do, or in sealed memory.
+//! An init or an exec runs this program until it executes the container's own. Until then a process of the container that
+//! may trace it could write to the installed file through `/proc/PID/exe` (CVE-2019-5736). So `create`, `run` and `exec` run
+//! from a copy behind a read-only overlay, as shims do, or in sealed memory.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -20,9 +20,7 @@ use rustix::fs::{SealFlags, StatVfsMountFlags, fcntl_get_seals, fstatvfs};
 /// `Internal` where there can be none.
 pub fn seal() -> Result<()> {
     let what = || "cannot run from a copy that no container can write to";
-    let running = File::open("/proc/self/exe").doing(Kind::Internal, what)?;
-    let is_read_only = fstatvfs(&running).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
-    if is_read_only || fcntl_get_seals(&running).is_ok_and(|seals| seals.contains(SealFlags::WRITE)) {
+    if is_sealed().doing(Kind::Internal, what)? {
         return Ok(());
     }
     let installed = installed();
@@ -33,8 +31,16 @@ pub fn seal() -> Result<()> {
     Err(error).doing(Kind::Internal, what)
 }
 
-/// The path of the installed program, by which it is executed anew.
+/// Whether nothing can write to the program that runs.
+fn is_sealed() -> std::io::Result<bool> {
+    let running = File::open("/proc/self/exe")?;
+    let is_read_only = fstatvfs(&running)?.f_flag.contains(StatVfsMountFlags::RDONLY);
+    Ok(is_read_only || fcntl_get_seals(&running).is_ok_and(|seals| seals.contains(SealFlags::WRITE)))
+}
+
+/// The path of the installed program; the copy was given it as its name.
 pub fn installed() -> PathBuf {
-    let named = std::env::args_os().next().map(PathBuf::from).filter(|path| path.is_absolute());
-    named.or_else(|| std::env::current_exe().ok()).unwrap_or_default()
+    let named = || std::env::args_os().next().map(PathBuf::from).filter(|path| path.is_absolute());
+    let copied = is_sealed().is_ok_and(|sealed| sealed).then(named).flatten();
+    copied.or_else(|| std::env::current_exe().ok()).unwrap_or_default()
 }

@@ -7,14 +7,13 @@ use bowline_executor::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
 use serde_json::{Value, json};
 
-/// The version of the specification where the configuration names none.
-const OCI_VERSION: &str = "1.3.0";
+use crate::commands::SPECIFICATION;
 
 /// The state of one container (OCI runtime specification, "State"), with runc's fields besides.
 pub fn json(containers: &Containers, container: &Container) -> Result<Value> {
     let status = containers.status(container)?;
     let recorded = container.record.container.clone().unwrap_or_default();
-    let version = Some(recorded.oci_version.as_str()).filter(|version| !version.is_empty()).unwrap_or(OCI_VERSION);
+    let version = Some(recorded.oci_version.as_str()).filter(|version| !version.is_empty()).unwrap_or(SPECIFICATION);
     let mut state = json!({
         "ociVersion": version,
         "id": container.id.as_str(),
@@ -45,7 +44,7 @@ fn row(containers: &Containers, id: &TaskId, found: Result<Container>) -> Value 
     match found.and_then(|container| json(containers, &container)) {
         Ok(state) => state,
         Err(error) => json!({
-            "ociVersion": OCI_VERSION, "id": id.as_str(), "pid": 0, "status": "unknown", "bundle": "", "rootfs": "",
+            "ociVersion": SPECIFICATION, "id": id.as_str(), "pid": 0, "status": "unknown", "bundle": "", "rootfs": "",
             "created": "", "owner": "", "error": error.message(),
         }),
     }

@@ -170,9 +170,12 @@ impl StateDir {
         let is_half = |name: &String| [".new-", ".removed-"].iter().any(|prefix| name.starts_with(prefix));
         let process = |name: &String| name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<i32>().ok());
         for name in names.filter(is_half) {
-            if process(&name).is_some_and(|pid| bowline_sys::proc_stat::started(pid).is_none()) {
+            let path = self.path.join(&name);
+            // The process may be of another pid namespace.
+            let is_held = || File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_err());
+            if process(&name).is_some_and(|pid| bowline_sys::proc_stat::started(pid).is_none()) && !is_held() {
                 // Somebody else may do the same.
-                let _ = fs::remove_dir_all(self.path.join(name));
+                let _ = fs::remove_dir_all(path);
             }
         }
     }

@@ -66,7 +66,7 @@ pub fn execute(
     // From here on every file is opened close-on-exec. Done before a filter is loaded, which may deny the call.
     sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
     for fd in payload.preserved() {
-        // One that the starter has not open is none.
+        // Ignores descriptors that the starter does not have open.
         let _ = sys::set_fd_flags(fd, FdFlags::empty());
     }
     // Before a filter is loaded, which may deny a wait.

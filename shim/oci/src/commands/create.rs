@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bowline_executor::internal::{Begun, Containers, Create, Streams, close_all_but, run_call};
+use bowline_executor::internal::{Containers, Create, Streams, close_all_but, run_call};
 use bowline_executor::{Doing, Error, Kind, Result, WindowSize};
 use bowline_spec::id::TaskId;
 
@@ -59,16 +59,16 @@ pub fn inherit(flags: &Given) -> Result<Inherited> {
     Ok(Inherited { preserved, listening })
 }
 
-/// The streams that the flags ask for.
+/// The streams that the flags ask for; whether this process takes the terminal itself.
 ///
 /// # Errors
 /// `Usage` for a socket that nobody listens at.
-pub fn streams(flags: &Given, inherited: Inherited) -> Result<Streams> {
+pub fn streams(flags: &Given, inherited: Inherited, attached: bool) -> Result<Streams> {
     let Inherited { preserved, listening } = inherited;
     let console = flags.value("console-socket").filter(|path| !path.is_empty());
     let console = console.map(|path| handing::connect("console-socket", path)).transpose()?;
-    let size = if console.is_none() { attached::size() } else { WindowSize::default() };
-    Ok(Streams { console, preserved, listening, size })
+    let size = if attached { crate::attached::size() } else { WindowSize::default() };
+    Ok(Streams { console, preserved, listening, size, attached })
 }
 
 /// What is to be done once the process is known, and before it goes on.
@@ -82,7 +82,7 @@ pub fn known(flags: &Given) -> Result<impl FnOnce(std::os::fd::BorrowedFd<'_>, i
     })
 }
 
-fn wanted(call: &Call<'_>) -> Result<Create> {
+fn wanted(call: &Call<'_>, attached: bool) -> Result<Create> {
     let flags = &call.flags;
     let id = call.id()?;
     let id = TaskId::of_container(id).map_err(|error| usage(format!("{error}")))?;
@@ -90,7 +90,7 @@ fn wanted(call: &Call<'_>) -> Result<Create> {
         let message = "--no-pivot: a container's root is entered by pivot_root alone: chroot could be left again";
         return Err(Error::new(Kind::Unsupported, message));
     }
-    let streams = streams(flags, call.inherited)?;
+    let streams = streams(flags, call.inherited, attached)?;
     let bundle = flags.value("bundle").filter(|path| !path.is_empty()).unwrap_or(".");
     let bundle = std::fs::canonicalize(bundle).doing(Kind::NotFound, || format!("cannot use the bundle {bundle}"))?;
     let config = flags.value("config").map(|file| Path::new(file).to_owned());
@@ -105,45 +105,25 @@ fn wanted(call: &Call<'_>) -> Result<Create> {
     })
 }
 
-/// A terminal needs somebody who takes it.
-fn check_terminal(begun: &Begun) -> Result<()> {
-    if begun.terminal.is_none() {
-        return Ok(());
-    }
-    Err(usage("the process has a terminal, and nobody takes it: give --console-socket"))
-}
-
 /// Creates a container.
 pub fn create(call: &Call<'_>) -> Result<u8> {
     seal()?;
     let containers = globals::containers(call.globals)?;
-    let wanted = wanted(call)?;
-    let id = wanted.id.clone();
-    run_call(async || {
-        let begun = containers.create(wanted).await?;
-        if let Err(error) = check_terminal(&begun) {
-            drop(begun);
-            containers.delete(id.as_str(), true)?;
-            return Err(error);
-        }
-        Ok(0)
-    })
+    let wanted = wanted(call, false)?;
+    run_call(async || containers.create(wanted).await).map(|_| 0)
 }
 
 /// Creates a container, starts it, and waits for its end, unless it is detached.
 pub fn run(call: &Call<'_>) -> Result<u8> {
     seal()?;
     let containers = globals::containers(call.globals)?;
-    let wanted = wanted(call)?;
-    let id = wanted.id.as_str().to_owned();
     let detached = call.flags.is_on("detach");
+    let wanted = wanted(call, !detached)?;
+    let id = wanted.id.as_str().to_owned();
     let signals = if detached { None } else { Some(Signals::begin()?) };
     let started = run_call(async || {
         let begun = containers.create(wanted).await?;
-        let started = match if detached { check_terminal(&begun) } else { Ok(()) } {
-            Ok(()) => containers.start(&id).await.map(drop),
-            Err(error) => Err(error),
-        };
+        let started = containers.start(&id).await.map(drop);
         match started {
             Ok(()) => Ok(begun),
             Err(error) => {

@@ -37,14 +37,11 @@ pub fn exec(call: &Call<'_>) -> Result<u8> {
     let Some((id, command)) = call.arguments.split_first() else {
         return Err(usage("the id of a container is missing"));
     };
-    let streams = create::streams(flags, call.inherited)?;
+    let detached = flags.is_on("detach");
+    let streams = create::streams(flags, call.inherited, !detached)?;
     let containers = globals::containers(call.globals)?;
     let config = containers.find(id)?.config()?;
     let process = process::of(flags, command, &config)?;
-    let detached = flags.is_on("detach");
-    if detached && process.terminal() == Some(true) && streams.console.is_none() {
-        return Err(usage("the process has a terminal, and nobody takes it: give --console-socket"));
-    }
     let signals = if detached { None } else { Some(Signals::begin()?) };
     let wanted = ContainerExec {
         process,

@@ -13,7 +13,7 @@ use crate::state::print;
 use create::Inherited;
 
 /// The newest version of the specification that is followed.
-const SPECIFICATION: &str = "1.3.0";
+pub const SPECIFICATION: &str = "1.3.0";
 
 /// A command: its name, what it is for, its flags, and what carries it out.
 struct Command {
@@ -73,9 +73,9 @@ const LATER: [&str; 4] = ["update", "events", "checkpoint", "restore"];
 const HELP: &[Flag] = &[crate::arguments::switch(&["help", "h"])];
 
 /// The flags of a command, and what follows them.
-fn parse<'a>(command: &Command, arguments: &'a [String]) -> Result<(Given, &'a [String])> {
+fn parse(command: &Command, arguments: &[String]) -> Result<(Given, Vec<String>)> {
     let known: Vec<&[Flag]> = command.flags.iter().copied().chain([HELP]).collect();
-    crate::arguments::parse(arguments, &known)
+    crate::arguments::parse(arguments, &known, !["exec", "ps"].contains(&command.name))
 }
 
 /// Closes what no command asks for, before this program opens anything: see [`create::inherit`].
@@ -104,7 +104,7 @@ pub fn run(name: &str, arguments: &[String], globals: &Given, inherited: Inherit
     if flags.is_on("help") {
         return help_for(command);
     }
-    (command.run)(&Call { globals, flags, arguments, inherited })
+    (command.run)(&Call { globals, flags, arguments: &arguments, inherited })
 }
 
 fn help_for(command: &Command) -> Result<u8> {

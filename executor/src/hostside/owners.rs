@@ -44,12 +44,14 @@ impl Shims {
         // Nobody removes the cgroup that this process is in.
         shims.pids.insert(i32::try_from(std::process::id()).unwrap_or_default());
         let lockers = lockers();
+        let is_us = |pid: i32| pid.cast_unsigned() == std::process::id();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             let name = name_of(pid);
             // A lock that was handed on is another's in the list of locks, so our shims are known by their name too. The
-            // command itself takes locks to look, and has no cgroups.
-            if name == "bowline-shim" || lockers.contains(&pid) && name != "bowline" {
+            // command itself takes locks to look, and has no cgroups; so does this process.
+            let is_another = name != "bowline" && !is_us(pid);
+            if name == "bowline-shim" || lockers.contains(&pid) && is_another {
                 let held = locked_by(pid);
                 if !held.is_empty() && name == "bowline-shim" {
                     shims.pids.insert(pid);

@@ -109,6 +109,25 @@ fn delete_ends_who_outlives_an_init_without_a_pid_namespace() {
 }
 
 #[test]
+fn a_container_with_a_torn_record_is_deleted_by_force() {
+    let host = Host::new();
+    if host.reference_fails("it keeps a container whose state is torn") {
+        return;
+    }
+    let runtime = host.oci();
+    let container = runtime.created(runtime.bundle().script(SLEEPS));
+    let pid = container.pid();
+    fs::write(runtime.root().join(&container.id).join("task.json"), "{").expect("ours");
+    let ran = container.call("delete", &[]);
+    ran.assert_code(1);
+    assert!(ran.err().contains("delete --force"), "{ran}");
+    assert!(process_exists(pid));
+    container.call("delete", &["--force"]).assert_code(0);
+    assert!(!process_exists(pid));
+    runtime.assert_gone(&container.bundle);
+}
+
+#[test]
 fn a_state_folder_without_a_record_is_deleted() {
     let host = Host::new();
     let runtime = host.oci();

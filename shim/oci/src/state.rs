@@ -7,7 +7,8 @@ use bowline_executor::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
 use serde_json::{Value, json};
 
-use crate::commands::SPECIFICATION;
+/// The newest version of the specification that is followed.
+pub const SPECIFICATION: &str = "1.3.0";
 
 /// The state of one container (OCI runtime specification, "State"), with runc's fields besides.
 pub fn json(containers: &Containers, container: &Container) -> Result<Value> {

@@ -9,11 +9,8 @@ mod spec;
 use bowline_executor::{Error, Kind, Result, VERSION};
 
 use crate::arguments::{Flag, Given, usage};
-use crate::state::print;
+use crate::state::{SPECIFICATION, print};
 use create::Inherited;
-
-/// The newest version of the specification that is followed.
-pub const SPECIFICATION: &str = "1.3.0";
 
 /// A command: its name, what it is for, its flags, and what carries it out.
 struct Command {

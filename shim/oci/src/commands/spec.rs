@@ -32,7 +32,7 @@ fn configuration() -> Value {
     let read_only = ["nosuid", "noexec", "nodev", "ro"];
     let cgroup = ["nosuid", "noexec", "nodev", "relatime", "ro"];
     json!({
-        "ociVersion": super::SPECIFICATION,
+        "ociVersion": crate::state::SPECIFICATION,
         "process": {
             "terminal": true,
             "user": { "uid": 0, "gid": 0 },

@@ -129,6 +129,7 @@ pub mod internal {
     pub use crate::output::log::{
         Identity as FileIdentity, LogFile, LogFiles, LogLine, LogPlace, log_places, rotated_file as rotated_log,
     };
+    pub use crate::process::fd_passing::send as send_fd;
     pub use crate::process::inheritance::{InheritedLimits, leave_behind};
     pub use crate::process::page_release;
     pub use crate::process::sealed::{Sealed, open as open_sealed};

@@ -1,5 +1,4 @@
-//! One test's host: a state folder, task ids and a marker of its own, and eyes
-//! for everything that bowline does to the machine.
+//! One test's host: a state folder, ids and a marker of its own, and eyes for everything that bowline does to the machine.
 //!
 //! ```no_run
 //! let host = bowline_tests::Host::new();

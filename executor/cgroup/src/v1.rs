@@ -305,25 +305,30 @@ mod tests {
     fn what_the_kernel_calls_invalid_is_explained_by_other_files() {
         let above = std::env::temp_dir().join(format!("bowline-conflict-{}", std::process::id()));
         let own = above.join("own");
-        std::fs::create_dir_all(own.join("below")).unwrap();
-        let write = |at: &str, file: &str, value: &str| std::fs::write(own.join(at).join(file), value).unwrap();
+        std::fs::create_dir_all(own.join("below")).expect("a folder of ours");
+        let write = |at: &str, file: &str, value: &str| {
+            std::fs::write(own.join(at).join(file), value).expect("a folder of ours")
+        };
         for (at, quota) in [("..", "100000"), (".", "-1"), ("below", "50000")] {
             write(at, CPU_QUOTA, quota);
             write(at, CPU_PERIOD, "100000\n");
         }
         write(".", MEMORY_AND_SWAP_MAX, "1000\n");
-        let dir = open_dir(rustix::fs::CWD, &own).unwrap();
+        let dir = open_dir(rustix::fs::CWD, &own).expect("a folder of ours");
         let quota = |quota, period| conflict(dir.as_fd(), &Limit::CpuQuota(CpuQuota { quota, period }));
         let memory = |most| conflict(dir.as_fd(), &Limit::MemoryMax(Amount(most)));
         assert_eq!(
-            quota(Some(60_000), Some(50_000)).unwrap(),
+            quota(Some(60_000), Some(50_000)).expect("a conflict"),
             "the cgroup above it has a quota of 100000 in 100000 µs"
         );
-        assert_eq!(quota(Some(40_000), None).unwrap(), "cgroup below below it has a quota of 50000 in 100000 µs");
+        assert_eq!(
+            quota(Some(40_000), None).expect("a conflict"),
+            "cgroup below below it has a quota of 50000 in 100000 µs"
+        );
         assert_eq!((quota(Some(50_000), None), quota(Some(-1), None)), (None, None));
-        assert!(memory(Some(1001)).unwrap().contains("a limit of 1000 bytes") && memory(None).is_some());
+        assert!(memory(Some(1001)).expect("a conflict").contains("a limit of 1000 bytes") && memory(None).is_some());
         assert_eq!(memory(Some(1000)), None);
-        std::fs::remove_dir_all(above).unwrap();
+        std::fs::remove_dir_all(above).expect("a folder of ours");
     }
 
     #[test]

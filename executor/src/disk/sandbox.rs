@@ -93,14 +93,6 @@ pub struct SandboxRecord {
     pub taken_down: bool,
 }
 
-impl SandboxRecord {
-    /// Whether its cgroup was there before the sandbox: a value that its description does not set stays as it was.
-    pub(crate) fn place_existed(&self) -> bool {
-        let parts = self.cgroup.split('/').count() - 1;
-        self.parents_made.values().any(|existed| *existed == parts)
-    }
-}
-
 /// What tells that a sandbox is whole, and which namespaces are its.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Whole {

@@ -120,6 +120,7 @@ impl Containers {
                 let message = format!("container {id} would not freeze within {FREEZING:?}; it runs on");
                 return Err(Error::new(Kind::Timeout, message));
             }
+            // v1 reports no end of a freeze.
             std::thread::sleep(wait);
         }
         Ok(())

@@ -1,14 +1,13 @@
 //! What is handed to the caller of a command besides its answer: pid files, terminals, pidfds.
 
 use std::fs;
-use std::io::{IoSlice, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use bowline_executor::internal::send_fd;
 use bowline_executor::{Doing, Kind, Result};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// Connects to the socket that `flag` names.
 ///
@@ -23,11 +22,7 @@ pub fn connect(flag: &str, path: &str) -> Result<OwnedFd> {
 /// # Errors
 /// `Internal` where the other end has gone.
 pub fn send_pidfd(socket: &OwnedFd, pidfd: BorrowedFd<'_>) -> Result<()> {
-    let fds = [pidfd];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    let sent = sendmsg(socket, &[IoSlice::new(b"pidfd")], &mut ancillary, SendFlags::NOSIGNAL);
+    let sent = send_fd(socket.as_fd(), b"pidfd", pidfd);
     sent.map(drop).doing(Kind::Internal, || "cannot send the pidfd to its socket")
 }
 

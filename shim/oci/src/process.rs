@@ -12,11 +12,11 @@ use crate::arguments::{Given, usage};
 /// The most bytes of a process's file.
 const LARGEST: u64 = 1 << 20;
 
-/// The process that is asked for. `config` is the container's configuration.
+/// The process that is asked for. `config` reads the container's configuration, which a file has no need of.
 ///
 /// # Errors
 /// `Usage` for flags that contradict each other; `BadSpec` naming a field.
-pub fn of(flags: &Given, command: &[String], config: &Value) -> Result<Process> {
+pub fn of(flags: &Given, command: &[String], config: impl FnOnce() -> Result<Value>) -> Result<Process> {
     let value = match flags.value("process") {
         Some(path) => {
             let what = || format!("--process: cannot read {path}");
@@ -24,7 +24,7 @@ pub fn of(flags: &Given, command: &[String], config: &Value) -> Result<Process> 
             let value: Value = serde_json::from_slice(&text).doing(Kind::BadSpec, || format!("--process: {path}"))?;
             value
         }
-        None => of_flags(flags, command, &config["process"])?,
+        None => of_flags(flags, command, &config()?["process"])?,
     };
     let mut value = value;
     if flags.is_on("tty") {

@@ -1,4 +1,4 @@
-//! `kill`: signals by name and number, and to whom they go.
+//! `kill`: signals by name and number, and which processes get them.
 
 use bowline_tests::Host;
 use bowline_tests::harness::eventually;

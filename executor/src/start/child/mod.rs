@@ -238,7 +238,7 @@ fn become_exec(
     }
     if let Some(wish) = &payload.stdio.terminal {
         if namespaces.in_user_namespace() {
-            // A terminal belongs to who makes it, and can only be given away by a user whom the task knows.
+            // The terminal belongs to its maker, who must be a user of the namespace to give it away.
             confine::set_ids(0, 0, None)?;
         }
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());

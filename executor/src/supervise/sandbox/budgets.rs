@@ -135,7 +135,7 @@ impl Supervisor {
     pub(crate) fn joint(&self, record: &SandboxRecord, shares: &Shares) -> Result<(Class, Joint)> {
         let (sandbox, shares) = (&record.sandbox, shares.values().cloned().collect::<Vec<Share>>());
         let (class, mut joint) = budget::joint(sandbox, &shares, self.memory_qos())?;
-        if sandbox.budget == Budget::Given && sandbox.cpu.shares.is_none() && record.place_existed() {
+        if sandbox.budget == Budget::Given && sandbox.cpu.shares.is_none() && place_existed(record) {
             joint.shares = None;
         }
         let is_held = !self.layout.is_unified("cpu");
@@ -278,6 +278,12 @@ fn patiently(change: impl Fn() -> Result<()>) -> Result<()> {
 }
 
 type Step<'a> = Box<dyn Fn(&Joint) -> Joint + 'a>;
+
+/// Whether the sandbox's cgroup was there before it: a value that its description does not set stays as it was.
+fn place_existed(record: &SandboxRecord) -> bool {
+    let parts = record.cgroup.split('/').count() - 1;
+    record.parents_made.values().any(|existed| *existed == parts)
+}
 
 /// What the notes of `after` say that those of `before` do not.
 fn new_notes(before: &Joint, after: &Joint) -> Vec<String> {

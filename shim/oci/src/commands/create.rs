@@ -7,6 +7,7 @@ use bowline_executor::{Doing, Error, Kind, Result, WindowSize};
 use bowline_spec::id::TaskId;
 
 use super::Call;
+use super::life::delete_one;
 use crate::arguments::{Flag, Given, switch, usage, value};
 use crate::attached::{self, Signals};
 use crate::globals;
@@ -136,7 +137,7 @@ pub fn run(call: &Call<'_>) -> Result<u8> {
     let Some(signals) = signals else { return started.map(|_| 0) };
     let code = attached::follow(started?, &signals);
     if !call.flags.is_on("keep") {
-        containers.delete(&id, true)?;
+        delete_one(&containers, &id, true)?;
     }
     code
 }

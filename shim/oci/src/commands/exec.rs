@@ -40,8 +40,7 @@ pub fn exec(call: &Call<'_>) -> Result<u8> {
     let detached = flags.is_on("detach");
     let streams = create::streams(flags, call.inherited, !detached)?;
     let containers = globals::containers(call.globals)?;
-    let config = containers.find(id)?.config()?;
-    let process = process::of(flags, command, &config)?;
+    let process = process::of(flags, command, || containers.find(id)?.config())?;
     let signals = if detached { None } else { Some(Signals::begin()?) };
     let wanted = ContainerExec {
         process,

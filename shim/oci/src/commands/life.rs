@@ -66,6 +66,16 @@ pub fn resume(call: &Call<'_>) -> Result<u8> {
     globals::containers(call.globals)?.pause(call.id()?, false).map(|()| 0)
 }
 
+/// Removes one container, and says what is left of it.
+pub fn delete_one(containers: &Containers, id: &str, force: bool) -> Result<()> {
+    for left in containers.delete(id, force)? {
+        tracing::warn!("{left}");
+        // Nobody else learns of a hook that has failed.
+        let _ = writeln!(std::io::stderr().lock(), "{left}");
+    }
+    Ok(())
+}
+
 /// Removes a container.
 pub fn delete(call: &Call<'_>) -> Result<u8> {
     let containers: Containers = globals::containers(call.globals)?;
@@ -73,13 +83,5 @@ pub fn delete(call: &Call<'_>) -> Result<u8> {
     if let Some(extra) = call.arguments.get(1) {
         return Err(usage(format!("{extra:?} is one argument too many")));
     }
-    each(&selected, |id| {
-        let left = containers.delete(id, call.flags.is_on("force"))?;
-        for left in left {
-            tracing::warn!("{left}");
-            // Nobody else learns of a hook that has failed.
-            let _ = writeln!(std::io::stderr().lock(), "{left}");
-        }
-        Ok(())
-    })
+    each(&selected, |id| delete_one(&containers, id, call.flags.is_on("force")))
 }

@@ -81,7 +81,8 @@ impl Folder {
         });
         let found = match opened {
             Ok(file) => Ok(Found::File(file)),
-            Err(_) if self.has_lost_lock() => self.renew_lock(is_held),
+            // Also where somebody makes it at this moment.
+            Err(error) if error.kind() == ErrorKind::NotFound || self.has_lost_lock() => self.renew_lock(is_held),
             Err(error) => Err(error),
         };
         match found {

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 
 use crate::containerd::Daemon;
 use crate::contenders::{Contenders, FLOOR_SHIM};

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::{compile_filter, configure};
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::{Format, Namespace, Task};
 use serde_json::Value;
 use tempfile::TempDir;

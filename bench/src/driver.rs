@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use protobuf::well_known_types::empty::Empty;
 use protobuf::{Message, MessageField};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};

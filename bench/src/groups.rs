@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bowline_executor::Result;
+use bowline_model::Result;
 
 use crate::contenders::{Bundles, Contenders, Job};
 use crate::floor::Filter;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 
 use crate::contenders::Contenders;
 use crate::groups::{self, Held};

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use h2::client::{ResponseFuture, SendRequest};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// From here on they do not end this process: whether one has come.

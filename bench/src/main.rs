@@ -42,7 +42,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Kind, Result, VERSION};
+use bowline_executor::VERSION;
+use bowline_model::{Doing, Error, Kind, Result};
 use clap::Parser;
 use serde_json::{Value, json};
 

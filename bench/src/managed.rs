@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bowline_executor::{Kind, Result};
+use bowline_model::{Kind, Result};
 
 use serde_json::json;
 

@@ -6,7 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 
 use crate::quiet;
 use crate::rounds::Rounds;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long a change may take to be seen, and how often somebody looks whether all is over.

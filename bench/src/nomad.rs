@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 
 pub use crate::driver::Plugin;
 use crate::driver::{Process, Sleeper};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::Result;
+use bowline_model::Result;
 
 use crate::contenders::{Bundles, Contenders};
 use crate::floor::Filter;

@@ -1,6 +1,6 @@
 //! How many files the bench itself may open.
 
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the limit as far as it goes: a thousand shims are a thousand connections, and as many handles of processes.

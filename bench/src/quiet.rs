@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 
 use crate::say::say;
 

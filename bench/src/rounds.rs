@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 
 use crate::interrupt;
 use crate::quiet;

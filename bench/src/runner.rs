@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::interrupt;

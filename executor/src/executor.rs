@@ -12,6 +12,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::report::ExitReport;
+use bowline_model::sandbox::SandboxState;
+use bowline_model::stats::Stats;
+use bowline_model::stats::figures::Figures;
 use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -19,15 +23,11 @@ use bowline_sys as sys;
 use oci_spec::runtime::LinuxResources;
 use tokio::io::Interest;
 
-use crate::disk::sandbox::SandboxState;
 use crate::facts::{Facts, WantedUpgrade};
 use crate::output::io::{Attachment, WindowSize};
-use crate::output::report::ExitReport;
 use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
 use crate::start::checkpoint::Checkpoint;
 use crate::start::pause_process::PauseProcess;
-use crate::stats::Stats;
-use crate::stats::figures::Figures;
 use crate::supervise::{BegunExec, Config, Handed, Supervisor};
 use crate::upgrade::{self, Manager};
 use crate::waits;

@@ -7,25 +7,25 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
+use bowline_model::clock::{Moment, SinceBoot};
+use bowline_model::folder::{History, Record};
+use bowline_model::json::handover;
+use bowline_model::report::ExitReport;
+use bowline_model::sandbox::SandboxRecord;
+use bowline_model::stats::Last;
+use bowline_model::stats::figures::ExecStarts;
+use bowline_model::watch::{NamedKills, ProcessIdentity};
 use bowline_spec::budget::{Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::disk::folder::{History, Record};
-use crate::disk::sandbox::SandboxRecord;
-use crate::json::handover;
 use crate::lifecycle::{exec, sandbox, shim, task};
 use crate::output::io::Progress;
-use crate::output::report::ExitReport;
 use crate::start::checkpoint::Criu;
-use crate::stats::Last;
-use crate::stats::figures::ExecStarts;
 use crate::waits::Work;
 use crate::waits::claim::End;
-use crate::waits::clock::{Moment, SinceBoot};
-use crate::watch::{NamedKills, ProcessIdentity};
 
 /// Everything that one shim knows.
 #[derive(Debug, Clone, Serialize, Deserialize)]

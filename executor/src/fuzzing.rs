@@ -9,6 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use bowline_cgroup::{Cgroup, Layout};
+use bowline_model::events;
+use bowline_model::folder::Folder;
+use bowline_model::stats;
 use bowline_spec::Signal;
 use bowline_spec::user::NameOrId;
 use bowline_sys::mountinfo;
@@ -17,12 +20,9 @@ use oci_spec::runtime::LinuxResources;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::disk::folder::Folder;
 use crate::oci::bundle::{self, Configuration};
 use crate::oci::tolerance;
 use crate::oci::unsupported;
-use crate::output::events;
-use crate::stats;
 use crate::view::accounts::{self, Wanted};
 use crate::view::network::{self, ConfigList, Kept};
 use crate::view::rootfs;

@@ -51,14 +51,12 @@
 
 #![warn(missing_docs)]
 
-mod disk;
 mod executor;
 #[doc(hidden)]
 pub mod facts;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hostside;
-mod json;
 mod lifecycle;
 mod oci;
 mod one_call;
@@ -67,40 +65,39 @@ mod process;
 mod request;
 mod rights;
 mod start;
-mod stats;
 mod supervise;
 #[doc(hidden)]
 pub mod upgrade;
 mod view;
 #[doc(hidden)]
 pub mod waits;
-pub mod watch;
 
 use tokio::task::LocalSet;
 
 pub use bowline_cgroup::Driver as CgroupDriver;
 pub use bowline_error::{Doing, Error, Kind, Result};
-pub use disk::folder::{Folder, Lock, StateDir};
-pub use disk::sandbox::{JointLimits, SandboxState};
-pub use executor::Executor;
-pub use facts::{ExecEnd, Killed, Particulars};
-pub use hostside::systemd;
-pub use hostside::undo::{LeftAlone, undo};
-pub use lifecycle::Status;
-pub use lifecycle::health::{Check, Health, HealthStatus};
-pub use oci::member::Member;
-pub use output::events;
-pub use output::io::{Attachment, Input, Logger, Released, TAIL, Target, WindowSize};
-pub use output::log::LogStream;
-pub use output::manager_events::{EventSink, ManagerEvent, TaskEvent};
-pub use output::report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
-pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, Process, Source, TaskState};
-pub use start::checkpoint::{Checkpoint, Criu};
-pub use stats::{
+pub use bowline_model::events;
+pub use bowline_model::folder::{Folder, Lock, StateDir};
+pub use bowline_model::health::{Check, Health, HealthStatus};
+pub use bowline_model::log_line::LogStream;
+pub use bowline_model::report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
+pub use bowline_model::sandbox::{JointLimits, SandboxState};
+pub use bowline_model::stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
     MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
+pub use bowline_model::status::Status;
+pub use bowline_model::watch;
+pub use executor::Executor;
+pub use facts::{ExecEnd, Killed, Particulars};
+pub use hostside::systemd;
+pub use hostside::undo::{LeftAlone, undo};
+pub use oci::member::Member;
+pub use output::io::{Attachment, Input, Logger, Released, TAIL, Target, WindowSize};
+pub use output::manager_events::{EventSink, ManagerEvent, TaskEvent};
+pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, Process, Source, TaskState};
+pub use start::checkpoint::{Checkpoint, Criu};
 pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
 pub use view::rootfs::{Secret, layers};
 pub use view::secrets;
@@ -108,17 +105,13 @@ pub use view::secrets;
 /// What the programs of this workspace are made of besides: without a promise for others.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::disk::folder::{ATTACHED, EventCounts, Owner, Record, died_with_shim};
-    pub use crate::disk::host_name;
-    pub use crate::disk::sandbox::{SandboxRecord, Undone, give_up_damaged_networks, undo_sandbox};
     pub use crate::facts;
     pub use crate::hostside::host_units;
     pub use crate::hostside::housekeeping;
-    pub use crate::hostside::liveness::OTHER_CGROUPS;
     pub use crate::hostside::past_shim::{PastShim, is_frozen, kill_shim, until_free};
     pub use crate::hostside::probe;
     pub use crate::hostside::undo::{remove_folder, remove_unwritten, undo_bundle, undo_rest};
-    pub use crate::json::handover;
+    pub use crate::hostside::undo_sandbox::{Undone, give_up_damaged_networks, undo_sandbox};
     pub use crate::oci::features::features;
     pub use crate::oci::host::{compile_filter, configure, limits_of, user_ids};
     pub use crate::oci::tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};
@@ -135,10 +128,8 @@ pub mod internal {
     pub use crate::process::sealed::{Sealed, open as open_sealed};
     pub use crate::process::spare_fd;
     pub use crate::request::PauseEnd;
-    pub use crate::rights::trust::is_planted;
     pub use crate::start::hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
     pub use crate::start::pause_process::{Net as PauseNet, PauseProcess};
-    pub use crate::stats::figures;
     pub use crate::supervise::Handed;
     pub use crate::upgrade;
     pub use crate::view::idmap::Idmap;
@@ -147,7 +138,6 @@ pub mod internal {
     pub use crate::view::rootfs::{SECRETS, mount_options};
     pub use crate::view::sandbox_namespaces;
     pub use crate::waits;
-    pub use crate::waits::clock;
     pub use bowline_cgroup::{
         Unit, checked_path as checked_cgroup_path, is_ours as is_our_cgroup, is_v2 as is_cgroup_v2,
         join_existing as join_cgroup,

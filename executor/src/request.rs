@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_cgroup::Driver;
+use bowline_model::health::Health;
+use bowline_model::report::ExitReport;
+use bowline_model::status::Status;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
 use crate::facts::{ExecEnd, Particulars};
-use crate::lifecycle::Status;
-use crate::lifecycle::health::Health;
 use crate::oci::member::Member;
 use crate::output::io::{Attachment, Input, Logger, Released, Target, WindowSize};
-use crate::output::report::ExitReport;
 use crate::view::rootfs::layers::Layer;
 use crate::view::secrets::Secrets;
 

@@ -24,6 +24,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::json::handover::{self, Fd};
 use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
@@ -33,14 +35,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::facts::WantedUpgrade;
-use crate::json::handover::{self, Fd};
 use crate::process::inheritance;
 use crate::process::program::{Program, Started};
 use crate::process::sealed;
 use crate::process::worker;
 use crate::supervise::{Handed, Supervisor};
 use crate::waits;
-use crate::waits::clock::Moment;
 
 /// How long an upgrade waits for the work that is under way.
 const BUSY: Duration = Duration::from_secs(10);

@@ -28,9 +28,10 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in a shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 7] = [
+const SHIM_PROCESS: [&str; 8] = [
     "executor/src",
     "executor/cgroup/src",
+    "executor/model/src",
     "executor/sys/src",
     "shim/log/src",
     "shim/protocol/src",

@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, Instant};
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use protobuf::{Message, MessageField};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::io::ioctl_fionbio;

@@ -4,8 +4,12 @@
 use std::time::{Duration, Instant};
 
 use bowline_client::Shim;
-use bowline_executor::internal::{SandboxRecord, undo_sandbox};
-use bowline_executor::{CgroupDriver, ExitReport, Folder, Lock, Result, StateDir};
+use bowline_executor::CgroupDriver;
+use bowline_executor::internal::undo_sandbox;
+use bowline_model::Result;
+use bowline_model::folder::{Folder, Lock, StateDir};
+use bowline_model::report::ExitReport;
+use bowline_model::sandbox::SandboxRecord;
 use bowline_spec::Format;
 use bowline_spec::id::TaskId;
 

@@ -17,10 +17,10 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::folder::{Folder, Lock, StateDir};
 use bowline_spec::host_limits::{Manifest, UnitName};
 use serde::{Deserialize, Serialize};
 
-use crate::disk::folder::{Folder, Lock, StateDir};
 use crate::hostside::systemd::host::DropIn;
 
 /// The folder, beside the tasks'. Ids never begin with a dot.

@@ -2,7 +2,6 @@
 
 pub mod host_units;
 pub mod housekeeping;
-pub(crate) mod liveness;
 pub(crate) mod memory_min;
 pub(crate) mod owners;
 pub(crate) mod past_shim;
@@ -10,3 +9,4 @@ pub mod probe;
 pub mod systemd;
 pub(crate) mod task_units;
 pub(crate) mod undo;
+pub(crate) mod undo_sandbox;

@@ -15,10 +15,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_model::folder::Folder;
+use bowline_model::trust;
 use bowline_sys::proc_stat::{self, ProcStat};
-
-use crate::disk::folder::Folder;
-use crate::rights::trust;
 
 /// The name of the lock in a task's folder.
 const LOCK: &str = "lock";

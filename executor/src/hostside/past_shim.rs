@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use bowline_cgroup::{self as cgroup, Cgroup, Layout, has_ended};
 use bowline_error::{Doing as _, Error, Kind, Result};
+use bowline_model::folder::{Folder, Lock, Owner, Record};
 use bowline_spec::signal::Signal;
 use bowline_sys::{self as sys, proc_stat};
 
-use crate::disk::folder::{Folder, Lock, Owner, Record};
 use crate::hostside::undo::{cgroups_of, overheads_of};
+use crate::hostside::undo_sandbox;
 
 /// How long a killed shim may take to end: what it waits for in the kernel, such as a slow disk, comes first.
 const ENDED: Duration = Duration::from_secs(10);
@@ -137,7 +138,7 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
     // On v1 a frozen process does not die.
     let layout = cgroup::detect()?;
-    let above = sandbox.as_ref().and_then(|record| record.cgroups(&layout, &id).0[0].cloned());
+    let above = sandbox.as_ref().and_then(|record| undo_sandbox::cgroups(record, &layout, &id).0[0].cloned());
     let mark = folder.mark();
     let own = overheads_of(&id, &mark).into_iter().chain([cgroup::of_sandbox(&format!("{id}{mark}"))]);
     for path in own.chain(overhead).chain(above) {

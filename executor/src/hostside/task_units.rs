@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use bowline_cgroup::{Cgroup, Driver, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
 use bowline_sys::{self as sys, Cloned};
 use oci_spec::runtime::LinuxResources;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::hostside::systemd::Systemd;
 use crate::process::worker;
-use crate::waits::clock::Moment;
 
 /// How long a cgroup may stay busy after its last process has ended.
 const BUSY: Duration = Duration::from_secs(5);

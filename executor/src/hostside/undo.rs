@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use bowline_cgroup::{self as cgroup, Layout, Permit, Unit};
 use bowline_error::{Error, Kind, Result};
+use bowline_model::events::Event;
+use bowline_model::folder::{Folder, Lock, Record, died_with_shim};
+use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
-use crate::disk::folder::{Folder, Lock, Record, died_with_shim};
 use crate::hostside::owners::Shims;
 use crate::hostside::systemd::Systemd;
 use crate::oci::bundle;
-use crate::output::events::Event;
-use crate::output::report::ExitReport;
 use crate::start::hooks;
 use crate::view::network;
 use crate::view::rootfs::layers;
@@ -123,11 +123,11 @@ pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
     let poststop = record.poststop.take()?;
     // A stop of a task waits for the hooks as long as for the task. A delete of a container waits for all of them.
     let most = match &record.container {
-        Some(_) => hooks::LONGEST * u32::try_from(poststop.count()).unwrap_or(u32::MAX),
+        Some(_) => hooks::LONGEST * u32::try_from(poststop.hooks.len()).unwrap_or(u32::MAX),
         None => record.task.as_ref().map(|task| task.stop.grace()).unwrap_or_default(),
     };
     let id = folder.name();
-    let failed = match poststop.run(most) {
+    let failed = match hooks::run_recorded(&poststop, most) {
         Ok(true) => None,
         Ok(false) => Some(format!("the poststop hooks of task {id} go on: each is killed at its timeout")),
         Err(error) => {
@@ -293,7 +293,7 @@ impl Places<'_> {
             return Ok(());
         }
         let started = events.iter().find_map(|entry| match entry.event {
-            Event::Started { pid } => Some((pid, entry.time)),
+            Event::Started { pid, .. } => Some((pid, entry.time)),
             _ => None,
         });
         let folder = self.folder.path().display();

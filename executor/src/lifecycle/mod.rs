@@ -6,12 +6,7 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-pub(crate) mod health;
-
 pub mod exec;
 pub mod sandbox;
 pub mod shim;
-pub mod shutdown;
 pub mod task;
-
-pub use task::Status;

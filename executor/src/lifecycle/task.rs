@@ -10,11 +10,11 @@
 //! ```
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::shutdown::StopPlan;
+use bowline_model::status::Status;
 use bowline_spec::signal::Signal;
 use serde::{Deserialize, Serialize};
-
-use super::shutdown::StopPlan;
-use crate::waits::clock::Moment;
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -100,40 +100,6 @@ pub enum Action {
     ThawAndSignal(Signal),
     /// Kill everything in the task's cgroup.
     Kill,
-}
-
-/// The word for a task's state in every answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// Set up; the user's program does not run yet.
-    Created,
-    /// The user's program runs.
-    Running,
-    /// All its processes are frozen.
-    Paused,
-    /// Asked to end; killed when its grace is over.
-    Stopping,
-    /// Init has ended; the report may still be in the making.
-    Exited,
-}
-
-impl Status {
-    /// The status as answers spell it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Status::Created => "created",
-            Status::Running => "running",
-            Status::Paused => "paused",
-            Status::Stopping => "stopping",
-            Status::Exited => "exited",
-        }
-    }
-
-    /// The status after the program was executed.
-    fn started(self) -> Status {
-        if self == Status::Created { Status::Running } else { self }
-    }
 }
 
 impl Life {

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{check_devices, is_v2};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::trust;
 use bowline_spec::capability::Capability as Known;
 use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
@@ -19,11 +21,9 @@ use oci_spec::runtime::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::disk::folder::Folder;
 use crate::oci::tolerance;
 use crate::oci::tolerance::LARGEST_CONFIG;
 use crate::oci::unsupported;
-use crate::rights::trust;
 use crate::start::hooks;
 use crate::view::inside_root;
 use crate::view::rootfs;

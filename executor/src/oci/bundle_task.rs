@@ -7,11 +7,11 @@ use std::path::Path;
 
 use bowline_cgroup as cgroup;
 use bowline_error::{Error, Kind, Result};
+use bowline_model::folder::Folder;
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::{Process, Spec};
 
-use crate::disk::folder::Folder;
 use crate::oci::bundle::{self, Configuration};
 use crate::oci::tolerance;
 use crate::rights::seccomp::Profile;

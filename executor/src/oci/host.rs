@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup as cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::folder::Folder;
 use bowline_spec::budget::MemoryQos;
 use bowline_spec::capability::{Capability, Entry};
 use bowline_spec::seccomp::Abis;
@@ -18,7 +19,6 @@ use bowline_sys as sys;
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
 
-use crate::disk::folder::Folder;
 use crate::oci::bundle;
 pub use crate::oci::huge_pages::sizes as hugepage_sizes;
 use crate::oci::tolerance::LARGEST_CONFIG;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::folder::{Container as Recorded, Folder, Record};
+use bowline_model::liveness::Live;
 use bowline_spec::id::TaskId;
 use bowline_sys::{self as sys, proc_stat};
 use jiff::Timestamp;
@@ -12,16 +14,14 @@ use oci_spec::runtime::Process;
 use rustix::fs::{Mode, OFlags};
 
 use super::{Begun, Containers, ORDERS, REPORT, Streams, hand_terminal, streams};
-use crate::disk::folder::{Container as Recorded, Folder, Record};
 use crate::hostside::task_units as units;
 use crate::hostside::undo::undo;
 use crate::oci::bundle::{self, Configuration};
 use crate::oci::tolerance;
 use crate::process::inheritance;
 use crate::rights::seccomp::Filter;
-use crate::start::cloning::Live;
 use crate::start::entrance::Entrance;
-use crate::start::hooks::{Container as Hooked, Point, Poststop};
+use crate::start::hooks::{self, Container as Hooked, Point};
 use crate::start::launch::Prepared;
 use crate::view::joined_users;
 use crate::view::namespaces::Namespaces;
@@ -117,7 +117,7 @@ impl Containers {
         let (spec, id) = (&configuration.spec, wanted.id.as_str());
         let asked = bundle::asked_cgroup(spec);
         let unit = wanted.driver.unit_of(asked, id, id)?;
-        let poststop = Poststop::of(Hooked { id, bundle: &wanted.bundle, spec })?;
+        let poststop = hooks::poststop_of(Hooked { id, bundle: &wanted.bundle, spec })?;
         let own = std::process::id().cast_signed();
         let rootfs = spec.root().as_ref().map(|root| wanted.bundle.join(root.path())).unwrap_or_default();
         let container = Recorded {

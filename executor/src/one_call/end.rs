@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use bowline_cgroup::{Cgroup, Freezing, Permit, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::folder::{Folder, Lock, Owner};
+use bowline_model::liveness::Live;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Container, Containers, Status, busy, said};
-use crate::disk::folder::{Folder, Lock, Owner};
 use crate::hostside::undo::{LeftAlone, is_nobodys, undo};
 use crate::oci::bundle;
-use crate::start::cloning::Live;
 use crate::view::namespaces::Namespaces;
 
 /// How long a process that was killed may take to end: it may be in a call of the kernel that nothing interrupts.

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Error, Kind, Result};
+use bowline_model::liveness::Live;
 use bowline_sys::{self as sys, SharedPid};
 use oci_spec::runtime::{Process, Spec};
 
@@ -11,7 +12,7 @@ use super::{Begun, Container, Containers, Status, Streams, hand_terminal, stream
 use crate::oci::tolerance;
 use crate::process::inheritance::{self, InheritedLimits};
 use crate::rights::seccomp::Filter;
-use crate::start::cloning::{Live, Report};
+use crate::start::cloning::Report;
 use crate::start::entrance::Entrance;
 use crate::start::exec_launch;
 use crate::view::namespaces::Namespaces;

@@ -23,6 +23,8 @@ use std::path::PathBuf;
 
 use bowline_cgroup::{self as cgroup, Cgroup, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::folder::{Folder, Record, StateDir};
+use bowline_model::liveness::Live;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
@@ -31,13 +33,11 @@ use tokio::task::LocalSet;
 pub use create::Create;
 pub use exec::Exec;
 
-use crate::disk::folder::{Folder, Record, StateDir};
 use crate::hostside::systemd::Systemd;
 use crate::oci::bundle::{self, Configuration};
 use crate::output::io::{self, Awaited, End, Owner, Stdio, WindowSize};
 use crate::process::fd_passing;
 use crate::rights::seccomp::{self, Filter, Profile};
-use crate::start::cloning::Live;
 
 /// The FIFO that init reads its order to start from, and the one that it reports to then.
 const ORDERS: &str = "orders";
@@ -332,7 +332,7 @@ impl Container {
     pub fn config(&self) -> Result<serde_json::Value> {
         let path = self.folder.file("config.json");
         let what = || format!("cannot read {}", path.display());
-        let text = crate::rights::trust::read(&path).doing(Kind::Damaged, what)?;
+        let text = bowline_model::trust::read(&path).doing(Kind::Damaged, what)?;
         serde_json::from_slice(&text).doing(Kind::Damaged, what)
     }
 

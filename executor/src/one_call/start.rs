@@ -1,11 +1,11 @@
 //! Starting a container that was created.
 
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::folder::Owner;
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 
 use super::{Container, Containers, ORDERS, REPORT, Status, busy, said};
-use crate::disk::folder::Owner;
 use crate::process::worker;
 use crate::start::hooks::{Container as Hooked, Point};
 use crate::start::launch::Held;

@@ -8,10 +8,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
-
-use crate::output::report::ExitReport;
 
 /// The receiver of events. It must not block, nor ask the executor and wait.
 pub struct EventSink(Box<dyn Fn(TaskEvent)>);

@@ -1,7 +1,5 @@
-//! What comes out of a task: streams, logs, events and the exit report.
+//! What comes out of a task: streams, logs, and what a manager is told.
 
-pub mod events;
 pub(crate) mod io;
 pub(crate) mod log;
 pub(crate) mod manager_events;
-pub(crate) mod report;

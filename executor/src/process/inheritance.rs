@@ -12,11 +12,11 @@
 //! a capability. Must not: touch the umask. The shim's log files are as private as its caller wants
 //! them, and every child sets its own umask.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::sync::OnceLock;
 
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::record::{HandedLimit, RecordedLimits};
 use bowline_sys::{self as sys, SchedulingAttributes};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
@@ -103,12 +103,6 @@ fn has_plain_oom_score(limits: InheritedLimits) -> bool {
     let is_spared = score.starts_with('-') && limits == InheritedLimits::Fixed;
     score.trim() == "0" || is_spared && fs::write(SCORE, "0").is_ok()
 }
-
-/// A soft and a hard limit, as a shim hands them over; `None` is no limit.
-pub type HandedLimit = [Option<u64>; 2];
-
-/// Limits by the name of their resource, as the record of a task has them.
-pub type RecordedLimits = BTreeMap<String, HandedLimit>;
 
 fn limit_of([current, maximum]: HandedLimit) -> Rlimit {
     Rlimit { current, maximum }

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::Fd;
 use bowline_spec::untrusted::UIDS;
 use bowline_sys as sys;
 use rustix::fs::Uid;
@@ -20,7 +21,6 @@ use rustix::io::Errno;
 use rustix::process::getpriority_user;
 use serde::{Deserialize, Serialize};
 
-use crate::json::handover::Fd;
 use crate::process::host_lock;
 
 /// The file with a byte for each number, one for the whole host.

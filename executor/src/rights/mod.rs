@@ -4,4 +4,3 @@ pub(crate) mod claimed_uid;
 pub(crate) mod lsm;
 pub(crate) mod notify;
 pub(crate) mod seccomp;
-pub(crate) mod trust;

@@ -8,23 +8,15 @@ use std::time::Duration;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::Fd;
+use bowline_model::liveness::Live;
 use bowline_sys::{self as sys, Cloned, SharedPid, SharedText};
 use tokio::time::timeout;
 
-use crate::json::handover::Fd;
 use crate::process::inheritance;
 use crate::process::worker::{self, PipeReader};
 use crate::rights::notify::{Handing, Notify};
 use crate::start::child::{self, ChildFds};
-
-/// A live process of the task.
-#[derive(Debug)]
-pub struct Live {
-    /// In the shim's pid namespace. For answers, never for signals.
-    pub pid: i32,
-    /// For signals to the process.
-    pub pidfd: OwnedFd,
-}
 
 /// What a cloned process reports on its way to execve.
 pub struct Report {

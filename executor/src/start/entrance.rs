@@ -15,6 +15,9 @@ use std::fmt::Display;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::Fd;
+use bowline_model::liveness::Live;
+use bowline_model::record::Identities;
 use bowline_spec::UserIds;
 use bowline_sys as sys;
 use libc::c_int;
@@ -22,12 +25,10 @@ use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::json::handover::Fd;
 use crate::process::worker::{self, Worker};
 use crate::rights::seccomp::Filter;
-use crate::start::cloning::Live;
 use crate::view::accounts::{self, Wanted};
-use crate::view::namespaces::{self, Identities, Namespaces};
+use crate::view::namespaces::{self, Namespaces};
 
 /// The name of the root among [`Identities`].
 const ROOT: &str = "root";

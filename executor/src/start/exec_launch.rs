@@ -14,6 +14,7 @@ use std::path::Path;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::liveness::Live;
 use bowline_sys::SharedPid;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{self, Mode, OFlags};
@@ -24,7 +25,7 @@ use crate::rights::lsm::Labels;
 use crate::rights::notify;
 use crate::rights::seccomp::Filter;
 use crate::start::child::{self, ChildFds, Payload};
-use crate::start::cloning::{self, Live, Report};
+use crate::start::cloning::{self, Report};
 use crate::start::entrance::Entrance;
 use crate::start::hooks::{Container, Point};
 use crate::view::namespaces::Namespaces;

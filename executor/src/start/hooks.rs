@@ -14,13 +14,13 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::record::Poststop;
 use bowline_sys as sys;
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
-use serde::{Deserialize, Serialize};
 
 use crate::oci::tolerance::{self, LARGEST_CONFIG};
 use crate::process::page_release::FRUGAL;
@@ -191,44 +191,28 @@ impl Container<'_> {
     }
 }
 
-/// The poststop hooks of a task, as they were at its launch, for whoever removes the task: its shim has left by then.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Poststop {
-    hooks: Vec<Hook>,
-    /// The state that they read, as JSON.
-    state: String,
-    bundle: PathBuf,
+/// The poststop hooks of the container, for its record; `None` if there are none.
+pub fn poststop_of(container: Container<'_>) -> Result<Option<Box<Poststop>>> {
+    if !container.has(Point::Poststop) {
+        return Ok(None);
+    }
+    let state = container.state(Point::Poststop, None)?;
+    let state = String::from_utf8(state).doing(Kind::Internal, || "cannot describe a container's state")?;
+    let (hooks, bundle) = (container.hooks(Point::Poststop).to_vec(), container.bundle.to_owned());
+    Ok(Some(Box::new(Poststop { hooks, state, bundle })))
 }
 
-impl Poststop {
-    /// The poststop hooks of the container; `None` if there are none.
-    pub fn of(container: Container<'_>) -> Result<Option<Box<Poststop>>> {
-        if !container.has(Point::Poststop) {
-            return Ok(None);
-        }
-        let state = container.state(Point::Poststop, None)?;
-        let state = String::from_utf8(state).doing(Kind::Internal, || "cannot describe a container's state")?;
-        let (hooks, bundle) = (container.hooks(Point::Poststop).to_vec(), container.bundle.to_owned());
-        Ok(Some(Box::new(Poststop { hooks, state, bundle })))
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.hooks.len()
-    }
-
-    /// Runs all of them, in any thread of a process that reaps its own children. Returns whether they have ended within
-    /// `most`; otherwise they go on until each has ended, or its timeout has come.
-    ///
-    /// # Errors
-    /// Names the first hook that failed.
-    pub fn run(&self, most: Duration) -> Result<bool> {
-        // The task may outlive its bundle.
-        let cwd = if self.bundle.is_dir() { &*self.bundle } else { Path::new("/") };
-        let run = || run_each_poststop(&self.hooks, cwd, self.state.as_bytes());
-        let worker = worker::start_orphan("the poststop hooks", sys::fork_among_threads, run)?;
-        worker.answer_within(most).map(|answer| answer.is_some())
-    }
+/// Runs all recorded hooks, in any thread of a process that reaps its own children. Returns whether they have ended within
+/// `most`; otherwise they go on until each has ended, or its timeout has come.
+///
+/// # Errors
+/// Names the first hook that failed.
+pub fn run_recorded(recorded: &Poststop, most: Duration) -> Result<bool> {
+    // The task may outlive its bundle.
+    let cwd = if recorded.bundle.is_dir() { &*recorded.bundle } else { Path::new("/") };
+    let run = || run_each_poststop(&recorded.hooks, cwd, recorded.state.as_bytes());
+    let worker = worker::start_orphan("the poststop hooks", sys::fork_among_threads, run)?;
+    worker.answer_within(most).map(|answer| answer.is_some())
 }
 
 /// Runs the poststop hooks of a manager's container whose shim has died, in a process that reaps its own

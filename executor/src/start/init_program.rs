@@ -18,6 +18,9 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::json::handover::Fd;
+use bowline_model::trust;
 use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -25,11 +28,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::disk::folder::Folder;
-use crate::json::handover::Fd;
 use crate::output::io::pipe;
 use crate::process::sealed;
-use crate::rights::trust;
 
 /// The name in lists of processes.
 const NAME: &str = "bowline-init";

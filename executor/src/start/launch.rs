@@ -14,19 +14,20 @@ use std::path::Path;
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::Fd;
+use bowline_model::liveness::Live;
+use bowline_model::reserve::StartMark;
 use bowline_sys::{self as sys, SharedPid};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
-use crate::disk::reserve::StartMark;
-use crate::json::handover::Fd;
 use crate::oci::unsupported;
 use crate::output::io::{self, Stdio};
 use crate::rights::lsm::Labels;
 use crate::rights::notify;
 use crate::rights::seccomp::Filter;
 use crate::start::child::{self, ChildFds, Init, Payload};
-use crate::start::cloning::{Live, Report, Word, clone_child, clone_through_worker};
+use crate::start::cloning::{Report, Word, clone_child, clone_through_worker};
 use crate::start::hooks::{Container, Point};
 use crate::start::init_program::InitProgram;
 use crate::view::idmap;

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::liveness::Live;
 use bowline_sys::{self as sys, SharedPid};
 use libc::c_int;
 use oci_spec::runtime::LinuxNamespaceType;
@@ -37,10 +39,9 @@ use crate::oci::unsupported;
 use crate::output::io;
 use crate::process::inheritance;
 use crate::start::child::{self, ChildFds};
-use crate::start::cloning::{Live, Report, clone_child, clone_through_worker};
+use crate::start::cloning::{Report, clone_child, clone_through_worker};
 use crate::view::idmap::Idmap;
 use crate::view::network;
-use crate::waits::clock::Moment;
 
 /// Its name in every list of processes.
 const NAME: &CStr = c"pause";
@@ -124,7 +125,8 @@ impl Starting {
             return Ok(live);
         }
         let closed = || Error::new(Kind::WrongState, "the cgroup of the pause process takes no process");
-        let pid = self.report.cloned(Moment::now().after(CLONING).sleep()).await?.ok_or_else(closed)?;
+        let pid =
+            self.report.cloned(crate::waits::sleep_until(Moment::now().after(CLONING))).await?.ok_or_else(closed)?;
         self.report.open(pid).await
     }
 

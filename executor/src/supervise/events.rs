@@ -7,22 +7,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_cgroup::{Layout, OomWatch};
+use bowline_model::clock::Moment;
+use bowline_model::events::{Entry, shortened};
+use bowline_model::report::ExitReport;
+use bowline_model::reserve::Put;
+use bowline_model::stats;
+use bowline_model::watch::{Finding, KernelLog};
 use bowline_spec::WatchAction;
 use bowline_spec::unit::slice_path;
 use jiff::Timestamp;
 
-use crate::disk::reserve::Put;
 use crate::facts::{ExecFacts, TaskFacts};
-pub use crate::output::events::Event;
-use crate::output::events::{Entry, shortened};
 use crate::output::manager_events::ManagerEvent;
-use crate::output::report::ExitReport;
-use crate::stats;
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
 use crate::supervise::task::watching::until_end;
-use crate::waits::clock::Moment;
-use crate::watch::{Finding, KernelLog};
+pub use bowline_model::events::Event;
 
 /// When kills are counted after memory has run out: cgroup v1 reports that before it kills, and v2 whenever a limit
 /// is met, which may be a thousand times a second.
@@ -86,17 +86,14 @@ impl Supervisor {
         });
         let args = task.spec.process().as_ref().and_then(|process| process.args().as_ref());
         let command = shortened(args.into_iter().flatten());
-        self.write_events(task, [(created_at, Event::Created { command }), (started_at, Event::Started { pid })]);
+        self.write_events(task, [(created_at, Event::created(command)), (started_at, Event::started(pid))]);
     }
 
     /// Reports that a command which a caller asked for was run.
     pub(super) fn tell_command(&self, task: &Task, command: &[String], exec: &ExecFacts) {
         let exit_code = exec.exit_code();
         let started_at = exec.started_at.unwrap_or_else(Timestamp::now);
-        self.tell(
-            task,
-            Event::Exec { command: shortened(command), exit_code, shim_died: exec.end.is_none(), started_at },
-        );
+        self.tell(task, Event::exec(shortened(command), exit_code, exec.end.is_none(), started_at));
     }
 
     /// Reports to the manager that its exec with this pid has ended.
@@ -145,11 +142,11 @@ impl Supervisor {
             let init = last.as_ref().map(|last| Some(last.pid) == record.program_pid());
             (last, init)
         });
-        self.tell(task, Event::Oom { kills, last, init });
+        self.tell(task, Event::oom(kills, last, init));
         task.remember();
         self.tell_manager(task, || ManagerEvent::OutOfMemory);
         if let Some(action) = task.oom_action() {
-            self.tell(task, Event::Watch { finding: Finding::Oom { kills }, action, failed: None });
+            self.tell(task, Event::watch(Finding::oom(kills), action, None));
         }
         Some(init.unwrap_or(false))
     }
@@ -188,7 +185,7 @@ impl Supervisor {
         self.oom_found(task, watch);
         loop {
             while let Some(look) = task.facts.read(|facts| facts.oom_looks.front().copied()) {
-                look.sleep().await;
+                crate::waits::sleep_until(look).await;
                 task.facts.update_silently(|facts| facts.oom_looks.pop_front());
                 if !task.is_live() || self.oom_found(task, watch) {
                     task.facts.update_silently(|facts| facts.oom_looks.clear());
@@ -221,7 +218,7 @@ impl Supervisor {
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
             let kills = task.facts.read(|facts| facts.history.oom_kills);
-            self.act(task, Finding::Oom { kills }, action);
+            self.act(task, Finding::oom(kills), action);
         }
         true
     }
@@ -263,6 +260,6 @@ impl Task {
             facts.events += 1;
             facts.events
         });
-        Entry { time, id: self.id.clone(), seq, event, lost: 0 }
+        Entry::new(time, self.id.clone(), seq, event)
     }
 }

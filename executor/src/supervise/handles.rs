@@ -8,22 +8,22 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use bowline_cgroup::{Cgroup, ExecGroup};
+use bowline_model::clock::Moment;
+use bowline_model::folder::Lock;
+use bowline_model::liveness::Live;
+use bowline_model::reserve::Reserve;
+use bowline_model::stats::{Processes, Stats};
+use bowline_model::watch::KernelLog;
 
-use crate::disk::folder::Lock;
-use crate::disk::reserve::Reserve;
 use crate::output::io::{Lines, Pumps, Tail};
 use crate::rights::claimed_uid::ClaimedUid;
-use crate::start::cloning::Live;
 use crate::start::entrance::Entrance;
 use crate::start::init_program::InitWatch;
 use crate::start::launch::Held;
-use crate::stats::{Processes, Stats};
 use crate::supervise::exec::slots::ExecSlots;
 use crate::view::rootfs::Null;
 use crate::view::sandbox_namespaces::Shared;
 use crate::waits::claim::Claim;
-use crate::waits::clock::Moment;
-use crate::watch::KernelLog;
 
 /// What a shim holds open for a task.
 pub struct TaskHandles {

@@ -7,12 +7,12 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use bowline_cgroup::{self as cgroup, Cgroup};
+use bowline_model::stats::Stats;
+use bowline_model::stats::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
 use bowline_sys::proc_stat;
 
 use crate::facts::{Facts, Output, ShimFacts};
 use crate::output::io::{Lines, Tail};
-use crate::stats::Stats;
-use crate::stats::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
 use crate::waits;

@@ -9,28 +9,29 @@ use std::time::Duration;
 
 use bowline_cgroup::{self as cgroup, Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::events::Journal;
+use bowline_model::folder::{EventCounts, Folder, StateDir};
+use bowline_model::report::{ExitReport, StoppedBy};
+use bowline_model::shutdown::StopPlan;
+use bowline_model::stats::{self, Stats};
+use bowline_model::status::Status;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_sys as sys;
 use tokio::sync::{Mutex, Notify};
 
-use crate::disk::folder::{EventCounts, Folder, StateDir};
 use crate::facts::{ShimFacts, WantedUpgrade};
 use crate::hostside::systemd::Systemd;
-use crate::lifecycle::shutdown::StopPlan;
+use crate::lifecycle::shim;
 use crate::lifecycle::task::{Life, Trigger};
-use crate::lifecycle::{Status, shim};
 use crate::oci::host;
-use crate::output::events::Journal;
 use crate::output::manager_events::EventSink;
-use crate::output::report::{ExitReport, StoppedBy};
 use crate::process::inheritance::InheritedLimits;
 use crate::process::page_release;
 use crate::request::Process;
-use crate::stats::{self, Stats};
 use crate::view::rootfs::layers;
 use crate::waits;
-use crate::waits::clock::Moment;
 use crate::waits::watched_value::WatchedValue;
 
 use crate::supervise::children::{Children, Signal as Incoming};
@@ -126,7 +127,7 @@ pub(crate) struct Supervisor {
 /// Waits for a deadline, if there is one.
 async fn sleep_until(deadline: Option<Moment>) {
     if let Some(deadline) = deadline {
-        deadline.sleep().await;
+        crate::waits::sleep_until(deadline).await;
     }
 }
 
@@ -380,7 +381,7 @@ impl Supervisor {
             let (supervisor, task) = (supervisor.clone(), task.clone());
             async move {
                 let Some(then) = task.facts.read(|facts| facts.settles_at) else { return };
-                then.sleep().await;
+                crate::waits::sleep_until(then).await;
                 task.facts.update_silently(|facts| facts.settles_at = None);
                 waits::work("a move of the shim", Some(task.id.clone()), supervisor.settle_now(task));
             }

@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bowline_model::folder::Record;
+use bowline_model::json::record;
+use bowline_model::sandbox::SandboxRecord;
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::disk::folder::Record;
-use crate::disk::sandbox::SandboxRecord;
-use crate::json::record;
 
 /// The files of this name, of every version.
 fn kept(name: &str) -> Vec<PathBuf> {

@@ -13,9 +13,8 @@
 //! Types know the form in memory alone; JSON of another version is changed. Must not: read or write anything.
 
 use bowline_error::{Doing as _, Error, Kind, Result};
+use bowline_model::json::handover::bytes;
 use serde_json::Value;
-
-use crate::json::handover::bytes;
 
 /// The version of the form in memory.
 pub const IN_MEMORY: u32 = 2;

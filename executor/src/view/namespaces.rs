@@ -1,6 +1,5 @@
 //! Which namespaces a task gets new, which it joins, and which it shares with the host.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,9 +11,6 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
 use rustix::fs;
 
 pub use crate::view::idmap::host_ids;
-
-/// What a task was launched in, by device and inode: each kind of namespace by its [`name`], and its root.
-pub type Identities = BTreeMap<String, (u64, u64)>;
 
 /// The namespaces of one task, as CLONE_NEW* bits and paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -18,6 +18,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::Fd;
+use bowline_model::sandbox::Inodes;
 use bowline_spec::NetworkMode;
 use bowline_sys as sys;
 use libc::c_int;
@@ -29,7 +31,6 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::json::handover::Fd;
 use crate::oci::unsupported;
 use crate::process::worker;
 use crate::view::network;
@@ -61,9 +62,6 @@ pub struct Shared {
     /// Ports of the host that are taken for the network.
     pub ports: Vec<OwnedFd>,
 }
-
-/// The inode of namespaces, by their names below `/proc/PID/ns`.
-pub type Inodes = BTreeMap<String, u64>;
 
 /// Each kind, in the order in which they are sent.
 const KINDS: [(c_int, &str); 3] =

@@ -8,7 +8,6 @@
 //! With the feature `remade`, which only tests use, `BOWLINE_REMADE=1` drops and recreates all waits at random.
 
 pub(crate) mod claim;
-pub mod clock;
 pub(crate) mod watched_value;
 
 use std::borrow::Cow;
@@ -18,13 +17,18 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::Moment;
 use bowline_spec::id::TaskId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use crate::waits::clock::Moment;
 use crate::waits::watched_value::WatchedValue;
+
+/// Waits until `moment`; returns at once if it is past.
+pub async fn sleep_until(moment: Moment) {
+    tokio::time::sleep(moment.to_come()).await;
+}
 
 /// A job that has not finished.
 #[derive(Debug, Clone, Serialize, Deserialize)]

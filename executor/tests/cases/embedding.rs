@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use bowline_executor::internal::Owner;
 use bowline_executor::internal::housekeeping::Cgroups;
 use bowline_executor::{Config, Executor, Kind, Launch, Leave, Result, ShimCgroup, StateDir, serve};
+use bowline_model::folder::Owner;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{is_reference, no_systemd};

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bowline_executor::Kind;
-use bowline_executor::internal::network::{self, Connected, LONGEST};
+use bowline_executor::internal::network::{self, LONGEST};
+use bowline_model::record::Connected;
 use bowline_spec::{Format, NetworkMode, parse_sandbox};
 
 use super::inside::{inside, setting};

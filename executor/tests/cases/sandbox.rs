@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_executor::Error;
-use bowline_executor::internal::network::{self, Connected, LONGEST};
+use bowline_executor::internal::network::{self, LONGEST};
 use bowline_executor::internal::sandbox_namespaces::{Shared, Wanted, make};
+use bowline_model::record::Connected;
 use bowline_spec::{Format, parse_sandbox};
 
 use crate::block_on;

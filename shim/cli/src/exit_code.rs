@@ -1,7 +1,7 @@
 //! The exit codes of bowline itself: which error ends it with which.
 
-use bowline_executor::Kind;
 use bowline_executor::internal::ArrivedSignal;
+use bowline_model::Kind;
 
 /// Exit code when bowline itself fails.
 pub const FAILED: u8 = 125;

@@ -5,9 +5,10 @@ use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
 use bowline_executor::internal::ArrivedSignal;
 use bowline_executor::secrets::Secrets;
-use bowline_executor::{
-    CgroupDriver, Doing, Error, Folder, Kind, Result, Secret, ShimCgroup, SliceEnforcement, StateDir,
-};
+use bowline_executor::{CgroupDriver, Secret, ShimCgroup};
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::report::SliceEnforcement;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{self as proto, LaunchRequest, LaunchResponse};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;

@@ -18,7 +18,8 @@ mod ui;
 
 use std::process::ExitCode;
 
-use bowline_executor::{Doing, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Kind, Result};
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 use commands::{

@@ -6,7 +6,8 @@ use std::time::Duration as Elapsed;
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, Shim, find_or_adopt, unknown};
 use bowline_executor::internal::PastShim;
-use bowline_executor::{Doing as _, Error, Folder, Kind, Result, StateDir};
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::ui::print::complain;

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Kind, Result, StateDir, Stats};
+use bowline_model::folder::StateDir;
+use bowline_model::stats::Stats;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 

@@ -1,7 +1,8 @@
 //! Sampling shared by `stats` and `top`: resolves the named tasks, reports those that cannot be read, and reads the
 //! rest.
 
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Error, Kind, Result};
 
 use crate::input::each_task::settle;
 use crate::input::task_names::TaskRef;

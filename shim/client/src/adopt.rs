@@ -12,8 +12,11 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use bowline_executor::internal::{EventCounts, OTHER_CGROUPS, Owner};
-use bowline_executor::{Doing as _, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir};
+use bowline_executor::ShimCgroup;
+use bowline_model::folder::{EventCounts, Owner};
+use bowline_model::folder::{Folder, Lock, StateDir};
+use bowline_model::liveness::OTHER_CGROUPS;
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::Empty;
 use bowline_spec::id::TaskId;
 use rustix::thread::{CapabilitySet, capabilities};

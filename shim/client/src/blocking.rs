@@ -26,8 +26,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bowline_executor::events::Entry;
-use bowline_executor::{Doing, Error, ExecOutcome, ExitReport, Kind, Result, Stats};
+use bowline_executor::ExecOutcome;
+use bowline_model::events::Entry;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 

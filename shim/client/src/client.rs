@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::LaunchRequest;
 use bowline_spec::Invalid;
 use bowline_spec::id::TaskId;

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::Folder;
 use bowline_executor::internal::proc_stat::{self, ProcStat};
+use bowline_model::folder::Folder;
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};

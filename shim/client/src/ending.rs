@@ -12,8 +12,12 @@
 
 use std::time::Duration;
 
-use bowline_executor::internal::{PastShim, died_with_shim, kill_shim, remove_unwritten, undo_rest, until_free};
-use bowline_executor::{Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Result, undo};
+use bowline_executor::internal::{PastShim, kill_shim, remove_unwritten, undo_rest, until_free};
+use bowline_executor::{LeftAlone, undo};
+use bowline_model::folder::died_with_shim;
+use bowline_model::folder::{Folder, Lock};
+use bowline_model::report::ExitReport;
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use tokio::time::sleep;

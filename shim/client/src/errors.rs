@@ -1,6 +1,8 @@
 //! The errors of what is asked of a task that cannot answer.
 
-use bowline_executor::{Error, ExitReport, Folder, Kind};
+use bowline_model::folder::Folder;
+use bowline_model::report::ExitReport;
+use bowline_model::{Error, Kind};
 
 use crate::left_behind::why_not;
 

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::events::{Entry, Reader};
 use bowline_executor::internal::register_fd_for;
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::events::{Entry, Reader};
+use bowline_model::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
 use rustix::fs::inotify;
 use tokio::io::Interest;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bowline_executor::{Doing, ExecEnd, ExecOutcome, Killed, Kind, Result};
+use bowline_executor::{ExecEnd, ExecOutcome, Killed};
+use bowline_model::{Doing, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 use jiff::Timestamp;
 

@@ -10,8 +10,11 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 use std::sync::Arc;
 
-use bowline_executor::internal::{Owner, Sealed, remove_folder, undo_sandbox};
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo};
+use bowline_executor::internal::{Sealed, remove_folder, undo_sandbox};
+use bowline_executor::{ShimCgroup, undo};
+use bowline_model::folder::Owner;
+use bowline_model::folder::{Folder, Lock, StateDir};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{LaunchRequest, LaunchResponse};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

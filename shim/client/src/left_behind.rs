@@ -2,8 +2,10 @@
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
-use bowline_executor::internal::{Owner, Record};
-use bowline_executor::{ExitReport, Folder, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::folder::{Owner, Record};
+use bowline_model::report::ExitReport;
+use bowline_model::{Kind, Result};
 use tokio::time::sleep;
 
 use crate::patience::{BETWEEN_POLLS, lock_after};

@@ -63,14 +63,19 @@ mod shim;
 #[doc(hidden)]
 pub mod spawn;
 
-pub use bowline_executor::events::{Entry, Event};
-pub use bowline_executor::watch::{Finding, Kill, Part, PressureExceeded, Stray};
-pub use bowline_executor::{
-    CgroupDriver, Check, CpuStats, Error, ExecEnd, ExecOutcome, ExitReport, Health, HealthStatus, HugepagesStats,
-    IoDeviceStats, IoStats, Killed, Kind, LogStream, MemoryAccountStats, MemoryEventsStats, MemoryStats, PidsStats,
-    Pressure, ProcessStats, RdmaStats, Result, ShimCgroup, SliceEnforcement, Stall, Stats, Status, StoppedBy,
-    UnwrittenOutput,
+pub use bowline_executor::{CgroupDriver, ExecEnd, ExecOutcome, Killed, ShimCgroup};
+pub use bowline_model::events::{Entry, Event};
+pub use bowline_model::health::{Check, Health, HealthStatus};
+pub use bowline_model::log_line::LogStream;
+pub use bowline_model::report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
+pub use bowline_model::stats::{
+    Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
+    MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,
+    Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
+pub use bowline_model::status::Status;
+pub use bowline_model::watch::{Finding, Kill, Part, PressureExceeded, Stray};
+pub use bowline_model::{Error, Kind, Result};
 pub use bowline_spec::{Invalid, Signal, Stalled, Task as Description, TaskId, Update, WatchAction};
 pub use client::{Client, STATE};
 pub use ending::Removed;

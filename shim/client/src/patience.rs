@@ -12,9 +12,11 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
+use bowline_executor::internal::is_frozen;
 use bowline_executor::internal::proc_stat::{self, ProcStat};
-use bowline_executor::internal::{Owner, is_frozen};
-use bowline_executor::{Error, Folder, Kind, Lock, Result};
+use bowline_model::folder::Owner;
+use bowline_model::folder::{Folder, Lock};
+use bowline_model::{Error, Kind, Result};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect, is_there, patient};

@@ -3,8 +3,10 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use bowline_executor::internal::Owner;
-use bowline_executor::{ExitReport, Folder, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::folder::Owner;
+use bowline_model::report::ExitReport;
+use bowline_model::{Kind, Result};
 
 use crate::connection::connect_watched;
 use crate::errors::unknown;

@@ -1,6 +1,9 @@
 //! Client for the shim of a sandbox: calls about the sandbox itself, and access to its members.
 
-use bowline_executor::{Doing, Error, Folder, Kind, Result, SandboxState, StateDir, Stats};
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::sandbox::SandboxState;
+use bowline_model::stats::Stats;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::adopt::find_or_adopt;

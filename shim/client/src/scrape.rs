@@ -7,9 +7,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::internal::Owner;
-use bowline_executor::internal::figures::Figures;
-use bowline_executor::{Doing, Error, Folder, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::folder::Owner;
+use bowline_model::stats::figures::Figures;
+use bowline_model::{Doing, Error, Kind, Result};
 use tokio::time::timeout;
 use ttrpc::context;
 

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::internal::Record;
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::folder::Record;
+use bowline_model::report::ExitReport;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};

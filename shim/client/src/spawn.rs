@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bowline_executor::ShimCgroup;
 use bowline_executor::internal::page_release::FRUGAL;
-use bowline_executor::internal::{EventCounts, Sealed, hand_down, open_sealed};
+use bowline_executor::internal::{Sealed, hand_down, open_sealed};
 use bowline_executor::systemd::Systemd;
-use bowline_executor::watch::MARKER;
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup};
+use bowline_model::folder::EventCounts;
+use bowline_model::folder::{Folder, Lock};
+use bowline_model::watch::MARKER;
+use bowline_model::{Doing, Error, Kind, Result};
 use rustix::fs::OFlags;
 
 /// The environment variables that the shim inherits.

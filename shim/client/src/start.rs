@@ -1,6 +1,7 @@
 //! What a program asks for when it starts a task.
 
-use bowline_executor::{CgroupDriver, Doing, Error, Kind, Result, ShimCgroup};
+use bowline_executor::{CgroupDriver, ShimCgroup};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::LaunchRequest;
 use bowline_spec::id::TaskId;
 use bowline_spec::{Format, LogFormat, Task as Description};

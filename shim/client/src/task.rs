@@ -5,8 +5,14 @@
 
 use std::time::Duration;
 
-use bowline_executor::internal::died_with_shim;
-use bowline_executor::{Doing, Error, ExecOutcome, ExitReport, Folder, Health, Kind, Result, StateDir, Stats, Status};
+use bowline_executor::ExecOutcome;
+use bowline_model::folder::died_with_shim;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::health::Health;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
+use bowline_model::status::Status;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};

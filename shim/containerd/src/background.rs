@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use bowline_executor::internal::page_release::FRUGAL;
 use bowline_executor::internal::{Sealed, join_cgroup, open_sealed};
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
 

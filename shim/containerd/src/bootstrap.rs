@@ -11,7 +11,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, LogLevel};
 use protobuf::well_known_types::any::Any;
 use protobuf::{Enum as _, Message as _};

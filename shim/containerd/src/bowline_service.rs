@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
-use bowline_executor::Result;
 use bowline_executor::internal::facts::Facts;
-use bowline_executor::internal::figures::{Figures, SandboxFigures};
+use bowline_model::Result;
+use bowline_model::stats::figures::{Figures, SandboxFigures};
 use serde::Serialize;
 
 use super::error_codes::Answer;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bowline_executor::internal::handover::bytes;
-use bowline_executor::{Doing as _, Error, Kind, Result};
+use bowline_model::json::handover::bytes;
+use bowline_model::{Doing as _, Error, Kind, Result};
 use containerd_shim_protos::types::mount::Mount;
 use containerd_shim_protos::types::task::Status;
 use jiff::Timestamp;

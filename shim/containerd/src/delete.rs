@@ -4,7 +4,7 @@
 use std::io::Write as _;
 
 use bowline_executor::internal::undo_bundle;
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use containerd_shim_protos::api::DeleteResponse;
 use protobuf::{Message as _, MessageField};
 

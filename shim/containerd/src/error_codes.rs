@@ -3,7 +3,7 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use bowline_executor::{Error, Kind};
+use bowline_model::{Error, Kind};
 use ttrpc::proto::{Code, Status};
 
 pub use bowline_protocol::calls::Answer;

@@ -6,9 +6,9 @@
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 
-use bowline_executor::internal::handover::Fd;
 use bowline_executor::internal::upgrade::{Manager, ManagerPart};
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::Fd;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::calls::{self, Door};
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,8 @@
 //! `-info`: describes the features of this runtime.
 
+use bowline_executor::VERSION;
 use bowline_executor::internal::features;
-use bowline_executor::{Doing, Kind, Result, VERSION};
+use bowline_model::{Doing, Kind, Result};
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use protobuf::Message as _;
 use protobuf::well_known_types::any::Any;

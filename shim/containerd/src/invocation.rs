@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::upgrade::READ_FACTS;
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 
 /// What flags and environment say, for every action.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -40,8 +40,9 @@ use std::os::fd::RawFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
+use bowline_executor::VERSION;
 use bowline_executor::internal::{InheritedLimits, close_all_but, inherited_fd, leave_behind};
-use bowline_executor::{Doing, Error, Kind, Result, VERSION};
+use bowline_model::{Doing, Error, Kind, Result};
 
 use bowline_executor::internal::upgrade::{Handover, read_facts};
 

@@ -14,8 +14,8 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use bowline_executor::internal::handover::Fd;
 use bowline_log::{LogEvent, quoted};
+use bowline_model::json::handover::Fd;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::{Level, Metadata};

@@ -14,7 +14,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{CgroupDriver, Criu, Doing, Error, Kind, Particulars, Result};
+use bowline_executor::{CgroupDriver, Criu, Particulars};
+use bowline_model::{Doing, Error, Kind, Result};
 use containerd_shim_protos::shim::oci;
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message, UnknownValueRef};

@@ -17,9 +17,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_executor::internal::handover::bytes;
 use bowline_executor::internal::waits;
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::bytes;
+use bowline_model::{Doing, Error, Kind, Result};
 use containerd_shim_protos::shim::event::Envelope;
 use jiff::Timestamp;
 use protobuf::Message;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_executor::internal::waits;
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use containerd_shim_protos::sandbox_api::*;

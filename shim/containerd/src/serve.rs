@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bowline_executor::internal::{Handed as HandedTasks, InheritedLimits};
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{
-    Config, EventSink, Executor, Folder, Leave, Result, ShimCgroup, StateDir, serve as run_executor, serve_on,
-};
+use bowline_executor::{Config, EventSink, Executor, Leave, ShimCgroup, serve as run_executor, serve_on};
+use bowline_model::Result;
+use bowline_model::folder::{Folder, StateDir};
 
 use super::handover::{Handed, Kept, Taken};
 use super::invocation::Invocation;

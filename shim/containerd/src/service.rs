@@ -10,9 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bowline_executor::internal::{page_release, parse_process, parse_resources, waits};
-use bowline_executor::{
-    Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
-};
+use bowline_executor::{Attachment, Bundle, Checkpoint, Exec, Executor, Input, Launch, WindowSize, layers};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use containerd_shim_protos::api::*;

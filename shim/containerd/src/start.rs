@@ -13,7 +13,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::{LARGEST_CONFIG, read_regular_file};
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use serde::Deserialize;
 
 use super::address::{self, Bound};

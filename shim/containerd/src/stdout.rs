@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use bowline_executor::{Doing as _, Kind, Result};
+use bowline_model::{Doing as _, Kind, Result};
 
 /// Writes the whole output to stdout.
 pub fn say(bytes: &[u8]) -> Result<()> {

@@ -21,9 +21,10 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bowline_executor::internal::handover::Fd;
 use bowline_executor::internal::{Ready, Release, until_read};
-use bowline_executor::{Doing, Error, Input, Kind, Logger, Released, Result, Target};
+use bowline_executor::{Input, Logger, Released, Target};
+use bowline_model::json::handover::Fd;
+use bowline_model::{Doing, Error, Kind, Result};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -15,7 +15,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Folder, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::{Doing, Error, Kind, Result};
 use serde::Deserialize;
 
 use bowline_containerd::start::group_in;

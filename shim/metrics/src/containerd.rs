@@ -10,10 +10,12 @@
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-use bowline_executor::internal::Record;
-use bowline_executor::internal::figures::{SandboxFigures, TaskFigures};
 use bowline_executor::internal::housekeeping::Cgroups;
-use bowline_executor::{Error, ExitReport, Kind, Result, Stats};
+use bowline_model::folder::Record;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
+use bowline_model::stats::figures::{SandboxFigures, TaskFigures};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::place::PodPlace;
 use tokio::sync::Semaphore;
 

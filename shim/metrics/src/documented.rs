@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_executor::internal::died_with_shim;
-use bowline_executor::internal::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
-use bowline_executor::{HealthStatus, Stats};
+use bowline_model::folder::died_with_shim;
+use bowline_model::health::HealthStatus;
+use bowline_model::stats::Stats;
+use bowline_model::stats::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

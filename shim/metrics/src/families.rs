@@ -3,8 +3,11 @@
 //! Names follow node_exporter and the kubelet: base units, `_total` for counters, and one name for the same figure
 //! whatever its subject. Figures that this host does not measure, and limits that are not set, are left out. Pure.
 
-use bowline_executor::internal::figures::TaskFigures;
-use bowline_executor::{ExitReport, HealthStatus, Pressure, Stats, VERSION};
+use bowline_executor::VERSION;
+use bowline_model::health::HealthStatus;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::figures::TaskFigures;
+use bowline_model::stats::{Pressure, Stats};
 use jiff::Timestamp;
 
 use super::gather::{Nomad, Sandbox, Scrape, Shim, Task, TrackedUnit};

@@ -15,10 +15,13 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::internal::figures::{Figures, SandboxFigures, TaskFigures};
 use bowline_executor::internal::host_units;
 use bowline_executor::internal::housekeeping::Cgroups;
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats};
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
+use bowline_model::stats::figures::{Figures, SandboxFigures, TaskFigures};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;

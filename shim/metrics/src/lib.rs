@@ -28,7 +28,8 @@ mod text;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use bowline_executor::{Doing, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Kind, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::sync::watch;
 

@@ -11,7 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::{BACKLOG, listen_privately};
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Error, Kind, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::args::Place;

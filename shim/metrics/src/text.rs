@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use bowline_executor::internal::figures::ExecStarts;
+use bowline_model::stats::figures::ExecStarts;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -228,7 +228,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use bowline_executor::internal::figures::Bucket;
+    use bowline_model::stats::figures::Bucket;
     use proptest::prelude::*;
 
     use super::*;

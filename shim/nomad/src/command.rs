@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bowline_client::{Exec, Task};
-use bowline_executor::{ExecEnd, Result};
+use bowline_executor::ExecEnd;
+use bowline_model::Result;
 
 use crate::proto::driver::{ExecTaskRequest, ExecTaskResponse, ExitResult};
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bowline_client::nomad_labels;
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::capability::default_set;
 use bowline_spec::{Format, Invalid, Task};
 use serde_json::{Map, Value, json};

@@ -4,7 +4,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bowline_client::{ExitReport, Signal, Status as Life};
-use bowline_executor::{Error, Kind, VERSION};
+use bowline_executor::VERSION;
+use bowline_model::{Error, Kind};
 use tokio::time::{MissedTickBehavior, interval};
 use tonic::{Request, Response, Status, Streaming};
 

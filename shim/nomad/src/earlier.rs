@@ -11,8 +11,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_client::{Client, Presence, Status, find_or_adopt, is_held, nomad_labels};
-use bowline_executor::internal::Record;
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir};
+use bowline_model::folder::Record;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::report::ExitReport;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::Task as Description;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use bowline_executor::{Error, Kind};
+use bowline_model::{Error, Kind};
 use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};

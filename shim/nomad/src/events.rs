@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 
 use bowline_client::{Entry, Event};
-use bowline_executor::{HealthStatus, StoppedBy};
+use bowline_model::health::HealthStatus;
+use bowline_model::report::StoppedBy;
 
 use crate::proto::driver::DriverTaskEvent;
 use crate::stats::timestamp;

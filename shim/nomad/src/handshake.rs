@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::listen_privately;
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use rustix::fs::Gid;
 use tempfile::NamedTempFile;
 

@@ -2,7 +2,7 @@
 //!
 //! Source: Nomad, drivers/shared/executor and client/lib/cgroupslib. Pure.
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 
 use crate::proto::driver::{LinuxResources, Resources, TaskConfig};
 use crate::settings::Topology;

@@ -8,7 +8,7 @@
 //!
 //! Knows no option: the tables are in `options.rs` and `settings.rs`.
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 use rmpv::Value as Packed;
 use serde_json::{Map, Value};
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use bowline_client::spawn::Programs;
 use bowline_client::{Client, STATE};
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::capability::{Capability, default_set};
 use serde::Deserialize;
 use serde_json::{Map, Value};

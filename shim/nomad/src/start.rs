@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use bowline_client::Start;
 use bowline_client::launching_shim::made_up;
+use bowline_executor::ShimCgroup;
 use bowline_executor::internal::{is_cgroup_v2, until_read};
-use bowline_executor::{Doing, Error, Kind, Result, ShimCgroup};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::Task as Description;
 use jiff::Timestamp;
 

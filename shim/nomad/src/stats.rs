@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bowline_client::Stats;
-use bowline_executor::{MemoryStats, ProcessStats};
+use bowline_model::stats::{Memory as MemoryStats, Process as ProcessStats};
 use prost_types::Timestamp;
 
 use crate::proto::driver::cpu_usage::Fields as CpuField;

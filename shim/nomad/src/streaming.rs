@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use bowline_client::output_pipe::OutputPipe;
 use bowline_client::{Presence, Shim, find_or_adopt};
-use bowline_executor::internal::ATTACHED;
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::folder::ATTACHED;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse, WindowSize};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_client::{Client, Kept, Task, nomad_labels};
-use bowline_executor::{Folder, Kind, Result, StateDir};
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::{Kind, Result};
 use bowline_spec::TaskId;
 use jiff::Timestamp;
 

@@ -6,7 +6,7 @@
 //!
 //! Of `exec` and `ps`, what follows the first argument is the command's or ps's. Must not: know what a flag is for.
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 
 /// A flag that a command knows.
 #[derive(Debug, Clone, Copy)]

@@ -11,8 +11,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
+use bowline_executor::WindowSize;
 use bowline_executor::internal::{ArrivedSignal, Begun, report_signal};
-use bowline_executor::{Doing, Kind, Result, WindowSize};
+use bowline_model::{Doing, Kind, Result};
 use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

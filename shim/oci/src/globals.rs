@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bowline_cgroup::Driver;
 use bowline_executor::internal::Containers;
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 use serde_json::json;
 use tracing::Level;

@@ -20,7 +20,7 @@ mod state;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use bowline_executor::{Error, Kind};
+use bowline_model::{Error, Kind};
 use tracing::Level;
 
 use arguments::parse;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bowline_executor::internal::{parse_process, read_regular_file};
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use oci_spec::runtime::Process;
 use serde_json::{Value, json};
 

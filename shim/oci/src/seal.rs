@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bowline_executor::internal::open_sealed;
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use rustix::fs::{SealFlags, StatVfsMountFlags, fcntl_get_seals, fstatvfs};
 
 /// Executes the program anew from such a copy, unless it runs from there.

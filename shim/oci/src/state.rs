@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use bowline_executor::internal::{Container, Containers, Status};
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use bowline_executor::{Doing, Error, Kind};
+use bowline_model::{Doing, Error, Kind};
 use protobuf::Message as _;
 use ttrpc::proto::{Code, Status};
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bowline_executor::internal::CallersPipe;
 use bowline_executor::internal::facts::Facts;
-use bowline_executor::internal::handover::Fd;
 use bowline_executor::internal::upgrade::{Manager, ManagerPart};
 use bowline_executor::secrets::Secrets;
 use bowline_executor::{
-    Attachment, BegunExec, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Lock, Result,
-    Secret, Target, VERSION, WindowSize,
+    Attachment, BegunExec, CgroupDriver, Exec, ExecEnd, Executor, Input, Launch, Secret, Target, VERSION, WindowSize,
 };
+use bowline_model::folder::Lock;
+use bowline_model::json::handover::Fd;
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};

@@ -10,10 +10,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bowline_executor::internal::upgrade::{Handover, READ_FACTS, REFUSED, TAKE_OVER, read_facts};
-use bowline_executor::internal::{EventCounts, close_all_but, inherited_fd};
+use bowline_executor::internal::{close_all_but, inherited_fd};
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{Config, Doing, Error, Executor, Folder, Kind, Result, ShimCgroup, StateDir, serve, serve_on};
+use bowline_executor::{Config, Executor, ShimCgroup, serve, serve_on};
 use bowline_log::LogEvent;
+use bowline_model::folder::EventCounts;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::calls::Handed;
 use bowline_shim::{Entrance, HandedEntrance};
 use jiff::Timestamp;

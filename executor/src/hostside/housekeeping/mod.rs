@@ -18,6 +18,11 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{self as cgroup, Cgroup, Hierarchy, Layout, Membership, Permit, Unit, checked_path};
 use bowline_error::{Error, Kind, Result, together};
+use bowline_model::report::SliceEnforcement;
+use bowline_model::stats;
+use bowline_model::stats::Stats;
+use bowline_model::stats::enforcement;
+use bowline_model::stats::figures;
 use oci_spec::runtime::LinuxResources;
 use serde::Serialize;
 
@@ -25,11 +30,6 @@ pub use self::configuration::Configuration;
 pub use self::orphans::{Left, Outcome, Pods, What};
 use crate::hostside::systemd::Systemd;
 use crate::oci::host;
-use crate::output::report::SliceEnforcement;
-use crate::stats;
-use crate::stats::Stats;
-use crate::stats::enforcement;
-use crate::stats::figures;
 pub use bowline_cgroup::{Destroyed, Difference};
 
 /// The folder that exists if systemd runs this host: sd_booted(3).
@@ -324,7 +324,7 @@ fn place_of(path: &str, mounts: &[PathBuf]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::folder::StateDir;
+    use bowline_model::folder::StateDir;
 
     #[test]
     fn where_cgroups_are_off_everything_is_done_and_nothing_found() {

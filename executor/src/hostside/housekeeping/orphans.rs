@@ -13,8 +13,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::hostside::undo_sandbox::{self, undo_sandbox};
 use bowline_cgroup::sees_all;
 use bowline_error::{Error, Kind, Result, together};
+use bowline_model::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, PodPlace, SandboxPlace};
@@ -22,8 +24,6 @@ use bowline_spec::unit;
 use serde::Serialize;
 
 use super::{Cgroups, place_of, unit_of};
-use crate::disk::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
-use crate::disk::sandbox::undo_sandbox;
 use crate::hostside::memory_min;
 use crate::hostside::owners::{self, Shims};
 use crate::hostside::undo::{cgroups_of, readable, undo};
@@ -348,7 +348,7 @@ impl Cgroups {
         // Leave alone what is not the task's, whatever the record says.
         let recorded = record.map(|record| cgroups_of(&self.layout, folder, &record).0);
         let recorded = recorded.or(sandbox.map(|record| {
-            let (own, _) = record.cgroups(&self.layout, id.as_str());
+            let (own, _) = undo_sandbox::cgroups(&record, &self.layout, id.as_str());
             own.into_iter().flatten().cloned().collect()
         }));
         let mut cgroups: Vec<String> = recorded.into_iter().flatten().filter(|path| self.is_there(path)).collect();

@@ -8,10 +8,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_model::trust;
 use bowline_sys::MappedFile;
 use rustix::fs::{FallocateFlags, fallocate};
-
-use crate::rights::trust;
 
 /// Whether the client is reading, and how many bytes it has read, modulo 2³².
 const READING: usize = 0;

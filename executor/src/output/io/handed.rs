@@ -7,6 +7,7 @@ use std::path::Path;
 use std::rc::{Rc, Weak};
 
 use bowline_error::{Doing as _, Kind, Result};
+use bowline_model::json::handover::Fd;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, watch};
 
@@ -15,7 +16,6 @@ use super::spare_end::Keeper;
 use super::stream::{self, Joined, Progress};
 use super::terminal::Terminal;
 use super::{Pumped, Pumps, Tail, input, relay, terminal};
-use crate::json::handover::Fd;
 use crate::output::log;
 use crate::waits::claim::{Claim, End};
 

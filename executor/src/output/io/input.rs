@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::{Fd, bytes};
 use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -21,7 +22,6 @@ use tokio::sync::Mutex;
 
 use super::end::{End, Owner, is_null, pipe};
 use super::flag::FlagReader;
-use crate::json::handover::{Fd, bytes};
 use crate::process::page_release;
 use crate::waits;
 

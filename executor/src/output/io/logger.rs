@@ -17,6 +17,8 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::json::handover::Fd;
 use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -27,12 +29,10 @@ use tokio::time::timeout;
 use super::end::pipe;
 use super::flag::FlagReader;
 use super::outlet::Target;
-use crate::json::handover::Fd;
 use crate::process::program::Program;
 use crate::process::worker;
 use crate::waits;
 use crate::waits::claim::{Claim, End};
-use crate::waits::clock::Moment;
 use crate::waits::watched_value::WatchedValue;
 
 /// How long the logger may take to end by itself once everything is read, and how long after

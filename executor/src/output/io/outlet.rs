@@ -14,16 +14,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::json::handover::{Fd, bytes};
+use bowline_model::trust::{self, Planted};
 use bowline_sys as sys;
 use rustix::io::ioctl_fionread;
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-
-use crate::json::handover::{Fd, bytes};
-use crate::rights::trust::{self, Planted};
-use crate::waits::clock::Moment;
 
 /// Where a stream of a process goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -20,6 +20,9 @@ use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 
 use bowline_error::{Doing, Kind};
+use bowline_model::clock::Moment;
+use bowline_model::json::handover::{Fd, bytes};
+use bowline_model::shutdown::DRAIN;
 use bowline_sys as sys;
 use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::pipe::{SpliceFlags, splice};
@@ -32,10 +35,7 @@ use tokio::time::timeout;
 use super::flag::{Flag, FlagReader};
 use super::outlet::Readiness;
 use super::stream::Progress;
-use crate::json::handover::{Fd, bytes};
-use crate::lifecycle::shutdown::DRAIN;
 use crate::waits;
-use crate::waits::clock::Moment;
 
 /// Bytes copied at a time, all or none of which a FIFO takes; the buffer is on the stack, which stays small.
 const CHUNK: usize = rustix::pipe::PIPE_BUF;

@@ -10,6 +10,9 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::json::handover::Fd;
+use bowline_model::shutdown::DRAIN;
 use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -22,11 +25,8 @@ use super::outlet::{self, Outlet, Readiness, Refused};
 use super::spare_end::{Keeper, KeptEnd};
 use super::tail::Tail;
 use super::unread::{CHUNK, Unread};
-use crate::json::handover::Fd;
-use crate::lifecycle::shutdown::DRAIN;
 use crate::output::log;
 use crate::waits;
-use crate::waits::clock::Moment;
 
 /// What a pipe holds by default, in chunks.
 const HELD: usize = 64 * 1024 / CHUNK;
@@ -493,6 +493,6 @@ async fn left(outlets: &[Outlet]) -> usize {
 
 async fn until(deadline: Option<Moment>) {
     if let Some(deadline) = deadline {
-        deadline.sleep().await;
+        crate::waits::sleep_until(deadline).await;
     }
 }

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::Fd;
 use bowline_sys as sys;
 use oci_spec::runtime::Process;
 use rustix::net::{
@@ -21,8 +22,6 @@ use rustix::net::{
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
-
-use crate::json::handover::Fd;
 
 /// The size of a terminal, in characters; 0 is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

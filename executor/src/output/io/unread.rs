@@ -19,11 +19,11 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_model::trust;
 use bowline_sys::MappedFile;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::output::log::Mark;
-use crate::rights::trust;
 
 /// The most bytes read at a time.
 pub const CHUNK: usize = 16 * 1024;

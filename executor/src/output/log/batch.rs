@@ -1,8 +1,7 @@
 //! Pieces of one stream on their way to a file: one write for many lines.
 
+use bowline_model::log_line::{self as line, Format, LogStream};
 use jiff::Timestamp;
-
-use super::line::{self, Format, LogStream};
 
 /// Encoded pieces, with where each ends.
 #[derive(Debug)]

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use bowline_model::log_line::LogStream;
 use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
-
-use super::line::LogStream;
 
 /// A file of a log that is being written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::log_line::LogStream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
@@ -26,7 +27,6 @@ use rustix::net::{
 };
 
 use super::batch::Batch;
-use super::line::LogStream;
 
 const SOCKET: &str = "/run/systemd/journal/socket";
 

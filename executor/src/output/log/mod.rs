@@ -13,7 +13,6 @@
 mod batch;
 mod files;
 mod journald;
-mod line;
 mod mark;
 mod places;
 mod rotated;
@@ -22,18 +21,18 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bowline_error::Result;
+use bowline_model::log_line::Format;
 use bowline_spec::Task;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use batch::Batch;
 use journald::Journal;
-use line::Format;
 use mark::At;
 use rotated::Rotated;
 
+pub use bowline_model::log_line::{LogLine, LogStream};
 pub use files::{LogFile, LogFiles, rotated_file};
-pub use line::{LogLine, LogStream};
 pub use mark::Mark;
 pub use places::{Identity, LogPlace, log_places};
 

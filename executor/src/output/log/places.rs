@@ -10,9 +10,8 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use bowline_model::trust;
 use rustix::fs::{FallocateFlags, fallocate};
-
-use crate::rights::trust;
 
 /// A file, by its device and inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

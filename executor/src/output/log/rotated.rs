@@ -12,14 +12,14 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::log_line::{self as line, Format};
+use bowline_model::trust::{self, Planted};
 use jiff::Timestamp;
 
 use super::batch::Batch;
 use super::files::{LogFile, rotated_file};
-use super::line::{self, Format};
 use super::mark::At;
 use super::places::{Identity, Places};
-use crate::rights::trust::{self, Planted};
 
 #[derive(Debug)]
 pub struct Rotated {
@@ -355,7 +355,7 @@ mod tests {
     use crate::output::log::log_places;
 
     fn batch(lines: &[&str]) -> Batch {
-        let mut batch = Batch::new(Format::Json, crate::output::log::LogStream::Stdout, Timestamp::UNIX_EPOCH);
+        let mut batch = Batch::new(Format::Json, bowline_model::log_line::LogStream::Stdout, Timestamp::UNIX_EPOCH);
         for line in lines {
             batch.push(&mut Vec::new(), line.as_bytes(), true);
         }

@@ -18,10 +18,9 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bowline_model::folder::LASTING;
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
-
-use crate::disk::folder::LASTING;
 
 /// Below [`LASTING`], and not below `/run`, whose memory cannot be reclaimed.
 const FOLDER: &str = "programs";

@@ -7,10 +7,10 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use bowline_model::trust;
 use sha2::{Digest, Sha256};
 
 use super::bpf;
-use crate::rights::trust;
 
 /// Bytes of the digest that a cached filter begins with.
 const DIGEST: usize = 32;

@@ -46,6 +46,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::handover::bytes;
 use bowline_spec::capability::Capability;
 use bowline_spec::seccomp::{self, Abis};
 use bowline_sys::SharedText;
@@ -55,7 +56,6 @@ use oci_spec::runtime::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::json::handover::bytes;
 use crate::process::worker;
 
 pub use compile::library;

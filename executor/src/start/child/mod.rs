@@ -37,11 +37,11 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::reserve::StartMark;
 use bowline_sys as sys;
 use oci_spec::runtime::Spec;
 use rustix::fs::{Mode, OFlags};
 
-use crate::disk::reserve::StartMark;
 use crate::output::io::{End, Stdio};
 use crate::rights::lsm::{Labels, Opened};
 use crate::start::hooks::{Container, Point};

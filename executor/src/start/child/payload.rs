@@ -3,10 +3,10 @@
 use std::os::fd::{BorrowedFd, RawFd};
 
 use bowline_cgroup::Entry;
+use bowline_model::reserve::StartMark;
 use bowline_sys::SharedText;
 use oci_spec::runtime::{Process, Spec};
 
-use crate::disk::reserve::StartMark;
 use crate::output::io::Stdio;
 use crate::rights::lsm::Labels;
 use crate::start::init_program::InitProgram;

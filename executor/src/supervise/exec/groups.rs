@@ -4,11 +4,11 @@
 use std::rc::Rc;
 
 use bowline_cgroup::ExecGroup;
+use bowline_model::clock::Moment;
 
 use crate::facts::{ExecFacts, TaskFacts};
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
-use crate::waits::clock::Moment;
 
 impl Supervisor {
     /// Returns a cgroup for an exec: the spare empty one, or a new one. A daemon that an exec left behind keeps

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use bowline_cgroup::ExecGroup;
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::Moment;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_sys as sys;
@@ -22,7 +23,6 @@ use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
 use crate::waits;
 use crate::waits::claim::Claim;
-use crate::waits::clock::Moment;
 
 impl Supervisor {
     /// Sends a signal to the process group of the exec with that name, as its terminal would. Waits until the exec's

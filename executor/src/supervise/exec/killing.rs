@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bowline_cgroup::{Cgroup, ExecGroup};
 use bowline_error::Result;
+use bowline_model::clock::Moment;
 use bowline_spec::id::TaskId;
 use bowline_sys as sys;
 
@@ -15,7 +16,6 @@ use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::{Task, all_ended};
 use crate::waits;
 use crate::waits::claim::Claim;
-use crate::waits::clock::Moment;
 
 /// How long an answer waits until what was killed at a deadline has ended.
 const DYING: Duration = Duration::from_secs(1);

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::{Moment, SinceBoot};
+use bowline_model::status::Status;
 use bowline_spec::id::TaskId;
 use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended, SharedPid};
@@ -13,7 +15,6 @@ use jiff::Timestamp;
 use oci_spec::runtime::Process;
 
 use crate::facts::{AskedBy, ExecEnd, ExecFacts, TaskFacts};
-use crate::lifecycle::Status;
 use crate::lifecycle::exec::{Life, Trigger};
 use crate::output::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::output::manager_events::ManagerEvent;
@@ -26,7 +27,6 @@ use crate::supervise::task::Task;
 use crate::view::rootfs;
 use crate::waits;
 use crate::waits::claim::Claim;
-use crate::waits::clock::{Moment, SinceBoot};
 
 /// An exec that a caller has started. Its outcome is kept until this is dropped.
 pub struct BegunExec {

@@ -17,18 +17,18 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::clock::{Moment, SinceBoot};
+use bowline_model::events::shortened_to;
+use bowline_model::folder::Folder;
+use bowline_model::json::record;
+use bowline_model::trust;
 use bowline_sys::{MappedFile, SharedPid};
 use jiff::Timestamp;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
-use crate::disk::folder::Folder;
 use crate::facts::{AskedBy, ExecFacts};
-use crate::json::record;
 use crate::lifecycle::exec::Life;
-use crate::output::events::shortened_to;
-use crate::rights::trust;
-use crate::waits::clock::{Moment, SinceBoot};
 
 /// The name of the file.
 const FILE: &str = "execs";

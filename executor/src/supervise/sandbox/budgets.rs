@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use bowline_cgroup::Unit;
 use bowline_error::{Error, Kind, Result};
+use bowline_model::sandbox::{self, SandboxRecord};
 use bowline_spec::budget::{self, Class, Joint, MemoryQos, Share};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Budget, Enforcement, Task as Description, Update};
 use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 use super::Sandbox;
-use crate::disk::sandbox::{self, SandboxRecord};
 use crate::hostside::memory_min;
 use crate::oci::host;
 use crate::process::worker;

@@ -11,9 +11,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use bowline_error::Result;
+use bowline_model::record::Connected;
 use bowline_spec::{Namespace, Network, NetworkMode, Task as Description};
 
-use crate::view::network::{self, Connected};
+use crate::view::network;
 use crate::view::sandbox_namespaces::{self, Shared};
 
 /// Takes the host's ports of `network`, and has plugins make its interfaces in the namespace at `netns`. They know it by

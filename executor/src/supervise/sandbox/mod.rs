@@ -1,6 +1,6 @@
 //! A sandbox under supervision: what its members share, made and taken down.
 //!
-//! `crate::disk::sandbox` has the sandbox's files.
+//! `bowline_model::sandbox` has the sandbox's files.
 
 pub(crate) mod budgets;
 pub(crate) mod connection;
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::sandbox::{SandboxRecord, Whole};
 use bowline_spec::budget::{MemoryQos, own_memory, own_shares};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Mount, Namespace, Network, Task as Description};
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::disk::folder::Folder;
-use crate::disk::sandbox::{SandboxRecord, Whole};
 use crate::facts::SandboxFacts;
 use crate::hostside::memory_min;
 use crate::hostside::systemd::Systemd;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bowline_cgroup::{self as cgroup, Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::liveness::Live;
+use bowline_model::stats::{self, Stats};
 use bowline_sys::proc_stat::{self, ProcStat};
 use tokio::time::timeout;
 
@@ -16,9 +18,7 @@ use super::Sandbox;
 use super::pause_slot::LivePauseProcess;
 use crate::facts::SandboxFacts;
 use crate::process::worker;
-use crate::start::cloning::Live;
 use crate::start::pause_process::{self, PauseProcess};
-use crate::stats::{self, Stats};
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::takeover::adoption::claim_by_pidfd;
 

@@ -5,12 +5,12 @@ use std::os::fd::AsFd as _;
 use std::rc::Rc;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::liveness::Live;
 use bowline_sys as sys;
 
 use crate::facts::PauseProcessFacts;
 use crate::process::worker;
 use crate::request::PauseEnd;
-use crate::start::cloning::Live;
 use crate::start::pause_process::RECORDED;
 use crate::supervise::children::Children;
 use crate::waits::claim::Claim;

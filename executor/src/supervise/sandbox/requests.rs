@@ -6,30 +6,31 @@
 //!   remove ─► members ended ─► networks ─► namespaces ─► cgroups, and the shim leaves
 //! ```
 //!
-//! `crate::disk::sandbox` has the sandbox's files; `bowline_spec::budget` computes what its members may use together, and
+//! `bowline_model::sandbox` has the sandbox's files; `bowline_spec::budget` computes what its members may use together, and
 //! `budgets` puts that into effect.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::sandbox::SandboxState;
+use bowline_model::stats::{self, Stats};
+use bowline_model::status::Status;
+use bowline_model::watch::ProcessIdentity;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Enforcement, Task as Description};
 use oci_spec::runtime::LinuxResources;
 
 use super::Sandbox;
-use crate::disk::sandbox::SandboxState;
 use crate::facts::SandboxFacts;
 use crate::hostside::task_units as units;
 use crate::lifecycle::sandbox::{Life, Trigger};
-use crate::lifecycle::{Status, shim};
+use crate::lifecycle::shim;
 use crate::process::worker;
-use crate::stats::{self, Stats};
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
 use crate::supervise::task::nesting;
-use crate::watch::ProcessIdentity;
 
 impl Supervisor {
     /// The sandbox, if it exists.

@@ -19,6 +19,12 @@ use std::time::Duration;
 
 use bowline_cgroup::Cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::folder::{EventCounts, Folder, Lock, Record};
+use bowline_model::liveness::Live;
+use bowline_model::liveness::UNSEEN;
+use bowline_model::report::StoppedBy;
+use bowline_model::watch::ProcessIdentity;
 use bowline_spec::NetworkMode;
 use bowline_spec::id::TaskId;
 use bowline_sys::proc_stat::{self, ProcStat};
@@ -27,25 +33,22 @@ use oci_spec::runtime::User;
 use tokio::io::Interest;
 
 use super::Found;
-use crate::disk::folder::{EventCounts, Folder, Lock, Record};
 use crate::facts::TaskFacts;
-use crate::hostside::liveness::UNSEEN;
 use crate::lifecycle::sandbox::Trigger;
 use crate::lifecycle::shim;
 use crate::oci::bundle;
 use crate::oci::bundle_task::Configured;
 use crate::output::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
 use crate::output::log::{self, LogFiles};
-use crate::output::report::StoppedBy;
 use crate::process::inheritance;
 use crate::rights::claimed_uid;
-use crate::start::cloning::Live;
 use crate::start::entrance::Entrance;
 use crate::start::init_program::{self, Kept};
 use crate::supervise::handles::TaskHandles;
 use crate::supervise::sandbox::Sandbox;
 use crate::supervise::sandbox::connection;
 use crate::supervise::supervisor::Supervisor;
+use crate::supervise::takeover::record::facts_after_death;
 use crate::supervise::task::Task;
 use crate::supervise::task::launch_plan::LaunchPlan;
 use crate::supervise::task::planning::configured;
@@ -53,8 +56,6 @@ use crate::view::sandbox_namespaces::Shared;
 use crate::view::secrets::Secrets;
 use crate::waits;
 use crate::waits::claim::{Claim, End};
-use crate::waits::clock::Moment;
-use crate::watch::ProcessIdentity;
 
 impl Supervisor {
     /// Takes over the task or the sandbox of the shim's folder, whose lock the shim holds. A task that has ended meanwhile
@@ -301,7 +302,7 @@ impl Supervisor {
         }
         let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
         let facts =
-            TaskFacts { end, init_lost, events: events.unwrap_or_default(), ..plan.record.facts_after_death(frozen) };
+            TaskFacts { end, init_lost, events: events.unwrap_or_default(), ..facts_after_death(&plan.record, frozen) };
         let handles = TaskHandles {
             init_watch: kept.watch.map(Rc::new),
             pumps: Some(Rc::new(pumps)),

@@ -12,6 +12,8 @@
 use std::io;
 
 use bowline_error::Result;
+use bowline_model::clock::{Moment, SinceBoot};
+use bowline_model::liveness::Live;
 use bowline_sys as sys;
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
@@ -19,12 +21,10 @@ use jiff::Timestamp;
 use super::adoption::claim_by_pidfd;
 use crate::facts::{AskedBy, ExecEnd, ExecFacts, Killed};
 use crate::lifecycle::exec::Life;
-use crate::start::cloning::Live;
 use crate::supervise::exec::slots::{KeptExec, Left};
 use crate::supervise::handles::ExecHandles;
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
-use crate::waits::clock::{Moment, SinceBoot};
 
 impl Supervisor {
     /// Takes over the execs that slots tell of, and that are not known otherwise.

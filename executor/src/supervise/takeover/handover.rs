@@ -13,6 +13,15 @@ use std::rc::Rc;
 
 use bowline_cgroup::{self as cgroup, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::events;
+use bowline_model::folder::{Folder, Lock};
+use bowline_model::json::handover::{Fd, bytes};
+use bowline_model::liveness::Live;
+use bowline_model::record::HandedLimit;
+use bowline_model::reserve;
+use bowline_model::stats::Stats;
+use bowline_model::watch::KernelLog;
 use bowline_spec::id::TaskId;
 use bowline_sys as sys;
 use oci_spec::runtime::Spec;
@@ -20,21 +29,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Found;
 use super::adoption;
-use crate::disk::folder::{Folder, Lock};
-use crate::disk::reserve;
 use crate::facts::{Cgroups, SandboxFacts, ShimFacts, TaskFacts};
-use crate::json::handover::{Fd, bytes};
-use crate::output::events;
 use crate::output::io::{self, Tail, Taken};
 use crate::output::log::{self, LogFiles};
 use crate::process::inheritance;
 use crate::rights::claimed_uid;
 use crate::rights::seccomp;
-use crate::start::cloning::Live;
 use crate::start::entrance::{self, Entrance};
 use crate::start::init_program;
 use crate::start::launch::{HandedInit, Held};
-use crate::stats::Stats;
 use crate::supervise::exec::groups;
 use crate::supervise::exec::running::BegunExec;
 use crate::supervise::handles::{Dying, ExecHandles, SandboxHandles, TaskHandles};
@@ -48,9 +51,7 @@ use crate::view::namespaces::Namespaces;
 use crate::view::rootfs::Additions;
 use crate::view::sandbox_namespaces;
 use crate::waits::claim::{Claim, End};
-use crate::waits::clock::Moment;
 use crate::waits::watched_value::WatchedValue;
-use crate::watch::KernelLog;
 
 /// Everything that a shim knows and holds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,7 +61,7 @@ pub struct Handed {
     overhead: shim_cgroup::Handed,
     /// The limit of open files of all children, where the shim has another. Since version 2 of the facts.
     #[serde(default)]
-    files: Option<inheritance::HandedLimit>,
+    files: Option<HandedLimit>,
     pause: Option<HandedProcess>,
     sandbox: Option<HandedSandbox>,
     /// By their ids, which are longer than a user's may be where a manager has made them.
@@ -139,7 +140,7 @@ struct HandedTail {
 
 impl Handed {
     /// The limit of open files that all children have.
-    pub fn files(&self) -> Option<inheritance::HandedLimit> {
+    pub fn files(&self) -> Option<HandedLimit> {
         self.files
     }
 }

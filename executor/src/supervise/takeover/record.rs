@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::Result;
+use bowline_model::folder::{History, Record};
+use bowline_model::status::Status;
 
-use crate::disk::folder::{History, Record};
 use crate::facts::TaskFacts;
-use crate::lifecycle::Status;
 use crate::lifecycle::task::Life;
 use crate::supervise::sandbox::Sandbox;
 use crate::supervise::supervisor::Supervisor;
@@ -103,24 +103,20 @@ async fn until_written(write: impl Fn() -> bool) {
     }
 }
 
-impl Record {
-    /// The facts of a task that was launched, by what its record tells has happened; without the record.
-    pub(crate) fn facts_after_death(&self, frozen: bool) -> TaskFacts {
-        let history = self.history.as_deref().cloned().unwrap_or_default();
-        TaskFacts { life: history.life(frozen), history: History { stop: None, ..history }, ..TaskFacts::default() }
-    }
+/// The facts of a task that was launched, by what its record tells has happened; without the record.
+pub(crate) fn facts_after_death(record: &Record, frozen: bool) -> TaskFacts {
+    let history = record.history.as_deref().cloned().unwrap_or_default();
+    TaskFacts { life: life(&history, frozen), history: History { stop: None, ..history }, ..TaskFacts::default() }
 }
 
-impl History {
-    fn life(&self, frozen: bool) -> Life {
-        match self.stop {
-            _ if self.sent.contains(&libc::SIGKILL) => {
-                Life::Killing(if self.stopped_by.is_some() { Status::Stopping } else { Status::Running })
-            }
-            Some(plan) => Life::Stopping(plan),
-            None if frozen => Life::Paused,
-            None => Life::Running,
+fn life(history: &History, frozen: bool) -> Life {
+    match history.stop {
+        _ if history.sent.contains(&libc::SIGKILL) => {
+            Life::Killing(if history.stopped_by.is_some() { Status::Stopping } else { Status::Running })
         }
+        Some(plan) => Life::Stopping(plan),
+        None if frozen => Life::Paused,
+        None => Life::Running,
     }
 }
 
@@ -134,14 +130,14 @@ impl TaskFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::report::StoppedBy;
+    use bowline_model::report::StoppedBy;
 
     #[test]
     fn who_was_sent_sigkill_is_killed_on() {
         let sent = |signal| History { sent: [signal].into(), ..History::default() };
-        assert_eq!(sent(libc::SIGTERM).life(false), Life::Running);
-        assert_eq!(sent(libc::SIGKILL).life(false), Life::Killing(Status::Running));
+        assert_eq!(life(&sent(libc::SIGTERM), false), Life::Running);
+        assert_eq!(life(&sent(libc::SIGKILL), false), Life::Killing(Status::Running));
         let stopped = History { stopped_by: Some(StoppedBy::Request), ..sent(libc::SIGKILL) };
-        assert_eq!(stopped.life(true), Life::Killing(Status::Stopping));
+        assert_eq!(life(&stopped, true), Life::Killing(Status::Stopping));
     }
 }

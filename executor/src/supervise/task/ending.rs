@@ -5,19 +5,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::report::{ExitReport, OomFacts, StoppedBy};
+use bowline_model::reserve::Put;
+use bowline_model::stats;
+use bowline_model::stats::enforcement;
 use bowline_spec::signal::Signal;
 use bowline_sys::Ended;
 
 use super::Task;
-use crate::disk::reserve::Put;
 use crate::facts::{Cgroups, TaskFacts};
 use crate::hostside::task_units::remove_tasks_cgroup;
 use crate::lifecycle::task::{Life, Trigger};
-use crate::output::report::{ExitReport, OomFacts, StoppedBy};
 use crate::process::spare_fd;
 use crate::process::worker;
-use crate::stats;
-use crate::stats::enforcement;
 use crate::supervise::sandbox::connection;
 use crate::supervise::supervisor::Supervisor;
 use crate::waits;
@@ -188,12 +188,13 @@ impl Task {
     /// Retries a report that could not be written, until it is written or no caller wants it. Nothing bounds this
     /// wait: a disk does not report when it accepts writes again.
     async fn keep_at_last(&self, supervisor: &Supervisor) {
-        let Some(report) = self.unwritten().map(|report| ExitReport { unwritten: None, ..report }) else { return };
+        let Some(mut report) = self.unwritten() else { return };
+        report.unwritten = None;
         let mut wait = Duration::from_millis(20);
         loop {
             self.facts.update_silently(|facts| facts.step_due = None);
             tokio::select! {
-                () = self.step_due(wait).sleep() => {}
+                () = crate::waits::sleep_until(self.step_due(wait)) => {}
                 () = self.facts.until_it(|facts| facts.fetched) => return,
             }
             if let Ok(put) = self.keep(&report).await {
@@ -267,45 +268,41 @@ impl Task {
             // A pid namespace ends with its init, and takes all its processes with it, uncounted.
             let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
             let processes_killed = facts.killed.or((!by_kernel).then_some(facts.rest_killed));
-            ExitReport {
-                exit_code: (ended != Ended::Unknown).then(|| ended.code()),
-                signal: signal.map(signal_name),
-                signal_sent_by_shim: signal.is_some_and(by_shim),
-                stopped_by: facts.history.stopped_by,
-                stopped_for: facts
-                    .history
-                    .stopped_for
-                    .clone()
-                    .filter(|_| facts.history.stopped_by == Some(StoppedBy::Watch)),
-                oom_killed: oom.any(),
-                oom_killed_init: oom.init(),
-                oom_cgroup: oom.cgroup(&record.cgroup),
-                started_at: record.started_at,
-                exited_at,
-                // Where the cgroup has gone before its processes: what init has waited for.
-                cpu_usec: last.cpu_usec.or(reaped.and_then(|end| end.cpu_usec)),
-                memory_peak_bytes: last.memory_peak_bytes,
-                memory_limit_bytes: last.memory_limit_bytes,
-                memory_limit_hits: last.memory_limit_hits,
-                memory_high_hits: last.memory_high_hits,
-                oom_kills: last.oom_kills,
-                cpu_periods: last.cpu_periods,
-                throttled_periods: last.throttled_periods,
-                throttled_usec: last.throttled_usec,
-                pids_limit: last.pids_limit,
-                pids_limit_hits: last.pids_limit_hits,
-                processes_killed,
-                output_tail: Some(output_tail),
-                output_dropped_bytes,
-                output_unwritten: record.task.as_ref().map(|task| self.output_unwritten(task)).unwrap_or_default(),
-                health: facts.history.health.clone(),
-                events: facts.events + 1,
-                enforcement: record.enforcement.as_ref().map(|recorded| enforcement::now(layout, recorded)),
-                // Its shim did, and nobody has kept how it ended.
-                shim_died: ended == Ended::Unknown,
-                init_lost: facts.init_lost.clone().filter(|_| ended == Ended::Unknown),
-                unwritten: None,
-            }
+            let mut report = ExitReport::default();
+            report.exit_code = (ended != Ended::Unknown).then(|| ended.code());
+            report.signal = signal.map(signal_name);
+            report.signal_sent_by_shim = signal.is_some_and(by_shim);
+            report.stopped_by = facts.history.stopped_by;
+            report.stopped_for =
+                facts.history.stopped_for.clone().filter(|_| facts.history.stopped_by == Some(StoppedBy::Watch));
+            report.oom_killed = oom.any();
+            report.oom_killed_init = oom.init();
+            report.oom_cgroup = oom.cgroup(&record.cgroup);
+            report.started_at = record.started_at;
+            report.exited_at = exited_at;
+            // Where the cgroup has gone before its processes: what init has waited for.
+            report.cpu_usec = last.cpu_usec.or(reaped.and_then(|end| end.cpu_usec));
+            report.memory_peak_bytes = last.memory_peak_bytes;
+            report.memory_limit_bytes = last.memory_limit_bytes;
+            report.memory_limit_hits = last.memory_limit_hits;
+            report.memory_high_hits = last.memory_high_hits;
+            report.oom_kills = last.oom_kills;
+            report.cpu_periods = last.cpu_periods;
+            report.throttled_periods = last.throttled_periods;
+            report.throttled_usec = last.throttled_usec;
+            report.pids_limit = last.pids_limit;
+            report.pids_limit_hits = last.pids_limit_hits;
+            report.processes_killed = processes_killed;
+            report.output_tail = Some(output_tail);
+            report.output_dropped_bytes = output_dropped_bytes;
+            report.output_unwritten = record.task.as_ref().map(|task| self.output_unwritten(task)).unwrap_or_default();
+            report.health = facts.history.health.clone();
+            report.events = facts.events + 1;
+            report.enforcement = record.enforcement.as_ref().map(|recorded| enforcement::now(layout, recorded));
+            // Its shim did, and nobody has kept how it ended.
+            report.shim_died = ended == Ended::Unknown;
+            report.init_lost = facts.init_lost.clone().filter(|_| ended == Ended::Unknown);
+            report
         })
     }
 

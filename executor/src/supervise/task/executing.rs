@@ -10,15 +10,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::shutdown::StopPlan;
 use bowline_spec::signal::Signal;
 
 use super::Task;
-use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Life, Trigger};
 use crate::start::launch::Held;
 use crate::supervise::supervisor::Supervisor;
 use crate::waits;
-use crate::waits::clock::Moment;
 
 /// How long a signal waits for the program.
 const SIGNAL_WAITS: Duration = Duration::from_secs(1);

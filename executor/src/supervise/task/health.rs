@@ -17,6 +17,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use bowline_model::clock::Moment;
+use bowline_model::events::Event;
+use bowline_model::health::{Check, HealthStatus, OUTPUT};
+use bowline_model::report::StoppedBy;
 use bowline_spec::{Healthcheck, OnUnhealthy};
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
@@ -24,15 +28,10 @@ use jiff::Timestamp;
 use super::Task;
 use super::timeout::has_run;
 use crate::facts::{Checks, ExecEnd, TaskFacts, UnderWay};
-use crate::lifecycle;
-use crate::lifecycle::health::{Check, HealthStatus, OUTPUT};
-use crate::output::events::Event;
-use crate::output::report::StoppedBy;
 use crate::process::page_release;
 use crate::request::{Exec, ExecOutcome};
 use crate::supervise::supervisor::Supervisor;
 use crate::waits;
-use crate::waits::clock::Moment;
 
 impl Supervisor {
     /// Starts a task's health checks, if its description has any.
@@ -78,7 +77,7 @@ impl Supervisor {
     fn checked(self: &Rc<Self>, task: &Rc<Task>, check: Check, under_way: &UnderWay, rules: &Healthcheck) {
         page_release::left();
         let steps = task.facts.read(|facts| facts.steps);
-        let runs_on = task.status() == lifecycle::Status::Running && steps == under_way.steps;
+        let runs_on = task.status() == bowline_model::status::Status::Running && steps == under_way.steps;
         if runs_on && (check.succeeded() || !(task.init_ends() || self.is_held(task))) {
             self.learn(task, check, rules, under_way.in_start_period);
         }
@@ -123,7 +122,7 @@ impl Supervisor {
         };
         let ((before, streak_before), now, failing_streak) = task.facts.update(learn);
         if now != before {
-            self.tell(task, Event::Health { status: now, failing_streak });
+            self.tell(task, Event::health(now, failing_streak));
         }
         // Not after each check: one that succeeds again changes nothing that counts.
         if (now, failing_streak) != (before, streak_before) {
@@ -201,20 +200,13 @@ impl Task {
 fn check_of(outcome: Result<ExecOutcome, String>, started_at: Timestamp) -> Check {
     match outcome {
         Ok(outcome) => {
-            let (exit_code, timed_out) = match outcome.end {
-                ExecEnd::Exited(code) => (Some(code), false),
-                ExecEnd::TimedOut(_) => (None, true),
+            let exit_code = match outcome.end {
+                ExecEnd::Exited(code) => Some(code),
+                ExecEnd::TimedOut(_) => None,
             };
             let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
-            Check { started_at, ended_at: outcome.exited_at, exit_code, timed_out, output, error: None }
+            Check::ended(started_at, outcome.exited_at, exit_code, output)
         }
-        Err(error) => Check {
-            started_at,
-            ended_at: Timestamp::now(),
-            exit_code: None,
-            timed_out: false,
-            output: String::new(),
-            error: Some(error),
-        },
+        Err(error) => Check::failed(started_at, error),
     }
 }

@@ -117,7 +117,7 @@ impl Supervisor {
             loop {
                 let until = task.asked_to_end.until(|until| *until).await;
                 tokio::select! {
-                    () = until.sleep() => return,
+                    () = crate::waits::sleep_until(until) => return,
                     () = task.asked_to_end.until_it(|now| now.is_some_and(|now| now < until)) => {}
                 }
             }

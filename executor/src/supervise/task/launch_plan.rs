@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use bowline_error::Error;
+use bowline_model::folder::{Folder, Lock, Record};
+use bowline_model::reserve::Reserve;
 use oci_spec::runtime::Spec;
 
-use crate::disk::folder::{Folder, Lock, Record};
-use crate::disk::reserve::Reserve;
 use crate::facts::Particulars;
 use crate::rights::claimed_uid::ClaimedUid;
 use crate::rights::seccomp::Filter;

@@ -23,6 +23,12 @@ use std::time::Duration;
 
 use bowline_cgroup::{Cgroup, Freezing, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::folder::Folder;
+use bowline_model::liveness::Live;
+use bowline_model::log_line::LogStream;
+use bowline_model::report::{ExitReport, UnwrittenOutput};
+use bowline_model::status::Status;
 use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -30,24 +36,18 @@ use bowline_sys::{self as sys, proc_stat};
 use oci_spec::runtime::Spec;
 use tokio::sync::Mutex;
 
-use crate::disk::folder::Folder;
 use crate::facts::TaskFacts;
-use crate::lifecycle::Status;
 use crate::lifecycle::task::{Action, Life, Trigger};
 use crate::output::io::{Attachment, Lines, Tail, WindowSize};
-use crate::output::log::LogStream;
-use crate::output::report::{ExitReport, UnwrittenOutput};
 use crate::process::worker;
 use crate::request::TaskState;
 use crate::rights::seccomp::Filter;
-use crate::start::cloning::Live;
 use crate::start::entrance::Entrance;
 use crate::supervise::exec::slots::ExecSlots;
 use crate::supervise::handles::{Dying, TaskHandles};
 use crate::view::namespaces::Namespaces;
 use crate::waits;
 use crate::waits::claim::Claim;
-use crate::waits::clock::Moment;
 use crate::waits::watched_value::WatchedValue;
 use launch_plan::LaunchPlan;
 
@@ -198,10 +198,8 @@ impl Task {
         let progress = self.handles.borrow().lines().map(Lines::progress).unwrap_or_default();
         let own = said.into_iter().zip(progress).filter(|((_, path), _)| path.is_some());
         let lost = own.filter_map(|((stream, _), progress)| Some((stream, progress.refused?)));
-        let all = lost.map(|(stream, refused)| UnwrittenOutput {
-            stream,
-            bytes: refused.bytes,
-            error: std::io::Error::from_raw_os_error(refused.errno).to_string(),
+        let all = lost.map(|(stream, refused)| {
+            UnwrittenOutput::new(stream, refused.bytes, &std::io::Error::from_raw_os_error(refused.errno))
         });
         all.collect()
     }

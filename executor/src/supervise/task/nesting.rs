@@ -1,9 +1,8 @@
 //! Whose cgroup is where somebody wants one: a task or sandbox that ends takes with it whatever is in its cgroup or below.
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::folder::{Folder, StateDir};
 use bowline_spec::id::TaskId;
-
-use crate::disk::folder::{Folder, StateDir};
 
 /// Checks that none of `others` in `state`, but the one of this `name`, has its cgroup at `path`, which `field` asks for, nor
 /// above or below it.

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use bowline_cgroup::Cgroup;
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::events::Event;
+use bowline_model::status::Status;
 use bowline_spec::id::TaskId;
 
 use super::Task;
 use crate::facts::TaskFacts;
-use crate::lifecycle::Status;
 use crate::lifecycle::task::Trigger;
-use crate::output::events::Event;
 use crate::output::manager_events::ManagerEvent;
 use crate::request::TaskState;
 use crate::supervise::supervisor::Supervisor;
-use crate::waits::clock::Moment;
 
 /// How long an exec may take to begin until it is asked whether the task is frozen.
 const FROZEN_AFTER: Duration = Duration::from_secs(1);

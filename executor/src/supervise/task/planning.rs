@@ -10,6 +10,8 @@ use std::rc::Rc;
 
 use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::folder::{Folder, Lock, ROOTFS, Record};
+use bowline_model::report::SliceEnforcement;
 use bowline_spec::budget::settled_shares;
 use bowline_spec::id::TaskId;
 use bowline_spec::{Task as Description, TaskProfile};
@@ -17,20 +19,18 @@ use jiff::Timestamp;
 use oci_spec::runtime::Spec;
 
 use super::launch_plan::LaunchPlan;
-use crate::disk::folder::{Folder, Lock, ROOTFS, Record};
 use crate::facts::Particulars;
 use crate::hostside::task_units as units;
 use crate::oci::bundle::{self, Configuration};
 use crate::oci::bundle_task::{self, Configured};
 use crate::oci::host;
 use crate::oci::tolerance;
-use crate::output::report::SliceEnforcement;
 use crate::process::inheritance;
 use crate::request::{Bundle, Launch};
 use crate::rights::claimed_uid;
 use crate::rights::claimed_uid::ClaimedUid;
 use crate::rights::seccomp::{self, Profile};
-use crate::start::hooks::{Container, Poststop};
+use crate::start::hooks::{self, Container};
 use crate::supervise::sandbox::Sandbox;
 use crate::supervise::sandbox::connection;
 use crate::supervise::sandbox::requests::is_being_made;
@@ -99,7 +99,7 @@ impl Supervisor {
         if unit.as_ref().is_some_and(|unit| unit.own_slice) {
             self.overhead.be_unit(&self.layout, Unit::of_shim(&(self.config.folder.name() + &self.mark))?);
         }
-        let enforcement = launch.slice.clone().map(|slice| SliceEnforcement { slice, enforced: true, reason: None });
+        let enforcement = launch.slice.clone().map(SliceEnforcement::of);
         let durable = launch.durable;
         // The executor's own cgroup goes with its own folder, not with that of a further task.
         let owns_folder = lock.is_some();
@@ -107,7 +107,7 @@ impl Supervisor {
         let init = self.has_init(&task);
         let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
         let container = task.bundle.as_deref().map(|bundle| Container { id: id.as_str(), bundle, spec: &spec });
-        let poststop = container.map(Poststop::of).transpose()?.flatten();
+        let poststop = container.map(hooks::poststop_of).transpose()?.flatten();
         let record = self.record(cgroup, unit);
         let record = Record { task: Some(task), durable, enforcement, overhead, init, user, foreground, ..record };
         let record = Record { interfaces, poststop, ..record };

@@ -10,14 +10,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_model::clock::Moment;
+use bowline_model::report::StoppedBy;
 use jiff::Timestamp;
 
 use super::Task;
 use super::watching::until_end;
 use crate::facts::TaskFacts;
-use crate::output::report::StoppedBy;
 use crate::supervise::supervisor::Supervisor;
-use crate::waits::clock::Moment;
 
 impl Supervisor {
     /// Begins to wait until the time of a task that runs is over, if its description limits it.
@@ -36,7 +36,7 @@ impl Supervisor {
 
     async fn time_out(self: &Rc<Self>, task: &Rc<Task>) {
         let Some(then) = task.facts.read(|facts| facts.times_out_at) else { return };
-        then.sleep().await;
+        crate::waits::sleep_until(then).await;
         task.facts.update(|facts| facts.times_out_at = None);
         if let Err(error) = self.shutdown(&task.id, None, None, StoppedBy::Timeout) {
             tracing::error!(%error, id = %task.id, "cannot stop a task whose time is over");

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use bowline_cgroup::Unit;
 use bowline_error::Result;
+use bowline_model::events::Event;
 use bowline_spec::Update;
 use bowline_spec::budget::{own_memory, settled_shares};
 use bowline_spec::id::TaskId;
@@ -13,7 +14,6 @@ use super::Task;
 use crate::oci::bundle;
 use crate::oci::host;
 use crate::oci::unsupported;
-use crate::output::events::Event;
 use crate::process::worker;
 use crate::supervise::supervisor::Supervisor;
 
@@ -47,7 +47,7 @@ impl Supervisor {
         };
         let has_bundle = merged.bundle.is_some();
         task.facts.update(|facts| facts.record.task = Some(merged));
-        self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
+        self.tell(&task, Event::updated(update));
         task.write_record()?;
         if has_bundle {
             bundle::keep_limits(&task.folder, &changes)?;

@@ -16,18 +16,20 @@ use std::time::Duration;
 
 use bowline_cgroup::{OomWatch, PressureWatch};
 use bowline_error::{Error, Kind, Result};
+use bowline_model::clock::Moment;
+use bowline_model::events::Event;
+use bowline_model::folder::History;
+use bowline_model::report::StoppedBy;
+use bowline_model::stats;
+use bowline_model::watch::{
+    Family, Finding, Part, PressureExceeded, ProcessIdentity, Resource, Stray, Watched, unexpected,
+};
 use bowline_spec::{Update, WatchAction, WatchMemory, WatchPressure, WatchProcesses, WatchThrottled};
 
 use super::Task;
-use crate::disk::folder::History;
 use crate::facts::TaskFacts;
-use crate::output::events::Event;
-use crate::output::report::StoppedBy;
-use crate::stats;
 use crate::supervise::supervisor::Supervisor;
 use crate::waits;
-use crate::waits::clock::Moment;
-use crate::watch::{Family, Finding, Part, PressureExceeded, ProcessIdentity, Resource, Stray, Watched, unexpected};
 
 /// How long a policy stays silent after a finding, since the kernel may report a hundred of them a second.
 const REST: Duration = Duration::from_secs(10);
@@ -109,7 +111,7 @@ impl Supervisor {
             let events = file.count("high").unwrap_or_default();
             if task.facts.update_silently(|facts| facts.history.watched.high.rule.exceeded(events, above)) {
                 task.rest(|watched| &mut watched.high.due);
-                self.found(task, Finding::MemoryHigh { events, above }, action);
+                self.found(task, Finding::memory_high(events, above), action);
                 task.remember();
                 continue;
             }
@@ -140,12 +142,9 @@ impl Supervisor {
             if !trigger.exceeded().await {
                 return;
             }
-            let exceeded = PressureExceeded {
-                who: watch.who,
-                above_usec: usec(watch.above.unwrap_or_default().as_std()),
-                window_usec: usec(watch.window()),
-                total_usec: trigger.total_usec(watch.who.as_str()),
-            };
+            let above = usec(watch.above.unwrap_or_default().as_std());
+            let total = trigger.total_usec(watch.who.as_str());
+            let exceeded = PressureExceeded::new(watch.who, above, usec(watch.window()), total);
             task.rest(due);
             self.found(task, resource.waited_for(exceeded), watch.action);
             task.remember();
@@ -170,7 +169,7 @@ impl Supervisor {
                     .facts
                     .update_silently(|facts| facts.history.watched.memory.rule[index].holds(bytes > above_bytes))
                 {
-                    self.found(task, Finding::Memory { part: *part, bytes, above_bytes }, watch.action);
+                    self.found(task, Finding::memory(*part, bytes, above_bytes), watch.action);
                 }
             }
             if task.facts.read(|facts| facts.history.watched.memory.rule != before) {
@@ -192,7 +191,7 @@ impl Supervisor {
                     (usec, watched.throttled.rule.holds(usec > above_usec), watched.throttled.rule != before)
                 });
             if news {
-                self.found(task, Finding::Throttled { usec, above_usec, every_usec }, watch.action);
+                self.found(task, Finding::throttled(usec, above_usec, every_usec), watch.action);
             }
             if changed {
                 task.remember();
@@ -219,7 +218,7 @@ impl Supervisor {
             if let Some((processes, others)) =
                 task.facts.update_silently(|facts| facts.history.watched.processes.rule.twice(strays))
             {
-                self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action);
+                self.found(task, Finding::unexpected_processes(processes, others), watch.action);
                 task.remember();
             }
         }
@@ -250,7 +249,7 @@ impl Supervisor {
 
     /// Reports what a policy has found, and performs the policy's action.
     fn found(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
-        self.tell(task, Event::Watch { finding: finding.clone(), action, failed: None });
+        self.tell(task, Event::watch(finding.clone(), action, None));
         self.act(task, finding, action);
     }
 
@@ -270,7 +269,7 @@ impl Supervisor {
                 waits::work("limits lifted", Some(task.id.clone()), async move {
                     if let Err(error) = supervisor.lift(&task).await {
                         tracing::error!(%error, id = %task.id, "cannot lift the limits of a task");
-                        supervisor.tell(&task, Event::Watch { finding, action, failed: Some(error.to_string()) });
+                        supervisor.tell(&task, Event::watch(finding, action, Some(error.to_string())));
                     }
                 });
             }
@@ -303,7 +302,7 @@ impl Task {
     /// Waits until a policy's silence is over. Returns whether it was silent.
     async fn rests(&self, due: Slot) -> bool {
         let Some(until) = self.facts.update_silently(|facts| *due(&mut facts.history.watched)) else { return false };
-        until.sleep().await;
+        crate::waits::sleep_until(until).await;
         true
     }
 

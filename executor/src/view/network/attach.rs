@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::record::Connected;
 use bowline_spec::network::NetworkAttachment;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::bounded_run::Bounds;
@@ -40,17 +40,6 @@ pub struct Sandbox {
     pub capabilities: BTreeMap<String, Value>,
     /// How long each plugin may take.
     pub timeout: Duration,
-}
-
-/// An interface that was made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Connected {
-    /// The interface's name inside the sandbox.
-    pub interface: String,
-    /// The name of the CNI network that the interface belongs to.
-    pub network: String,
-    /// The last plugin's result: interfaces, addresses, routes, DNS.
-    pub result: Value,
 }
 
 impl Sandbox {

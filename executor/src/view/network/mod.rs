@@ -36,7 +36,7 @@ pub mod worker;
 #[cfg(test)]
 mod testing;
 
-pub use attach::{Connected, Sandbox, add, check, del, give_up_damaged, validate};
+pub use attach::{Sandbox, add, check, del, give_up_damaged, validate};
 pub use namespace_mount::path as pinned_at;
 pub use plugin::LONGEST;
 #[cfg(feature = "fuzzing")]

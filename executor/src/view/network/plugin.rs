@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::watch::MARKER;
 use bowline_sys::Ended;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,7 +17,6 @@ use super::bounded_run::{self, Bounds, ProgramOutput, told};
 use super::rules;
 use super::version::NEWEST;
 use crate::process::program::Program;
-use crate::watch::MARKER;
 
 /// How long a plugin may take unless the caller says otherwise: it may wait for a lock, or for a DHCP server.
 pub const LONGEST: Duration = Duration::from_secs(60);

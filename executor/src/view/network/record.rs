@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::json::record;
+use bowline_model::trust;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::bounded_run::Bounds;
 use super::list::ConfigList;
-use crate::json::record;
-use crate::rights::trust;
 
 const FILE: &str = "networks.json";
 

@@ -11,12 +11,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_error::{Doing, Kind, Result};
+use bowline_model::record::Connected;
 use bowline_spec::network::NetworkAttachment;
 use bowline_sys as sys;
 use rustix::process::{getpid, getppid};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::attach::{self, Connected, Sandbox, joined};
+use super::attach::{self, Sandbox, joined};
 use super::bounded_run::Bounds;
 use crate::process::worker;
 

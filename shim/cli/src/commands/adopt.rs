@@ -2,8 +2,9 @@
 
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, Shim, dead, find, find_or_adopt, runs, sandbox, why_not};
-use bowline_executor::internal::Record;
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_model::folder::Record;
+use bowline_model::folder::StateDir;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::input::each_task::each_of;

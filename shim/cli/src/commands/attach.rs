@@ -1,6 +1,7 @@
 //! `attach`: connects to a running task's streams, until the user detaches or the task ends.
 
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::exit_code::by_signal;

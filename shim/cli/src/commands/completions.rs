@@ -1,6 +1,6 @@
 //! `bowline completions`: prints a script by which a shell asks bowline what may come next.
 
-use bowline_executor::{Doing as _, Kind, Result};
+use bowline_model::{Doing as _, Kind, Result};
 
 use crate::input::args::CompletedShell;
 use crate::input::completion;

@@ -7,8 +7,9 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 
 use bowline_client::Changes;
-use bowline_executor::events::{Entry, Event, Reader as JournalReader};
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_model::events::{Entry, Event, Reader as JournalReader};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

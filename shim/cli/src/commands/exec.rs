@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bowline_executor::internal::ArrivedSignal;
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;

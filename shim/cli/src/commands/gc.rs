@@ -1,7 +1,8 @@
 //! `gc`: lists and removes orphans.
 
 use bowline_executor::internal::housekeeping::{Cgroups, Left, Outcome, Pods};
-use bowline_executor::{Result, StateDir};
+use bowline_model::Result;
+use bowline_model::folder::StateDir;
 use bowline_spec::place::PODS;
 use serde::Serialize;
 

@@ -1,9 +1,13 @@
 //! `inspect`: prints everything that is known of a task, as JSON or with a template.
 
 use bowline_executor::internal::housekeeping::{Cgroups, Difference};
-use bowline_executor::internal::network::Connected;
-use bowline_executor::internal::{Record, is_our_cgroup, limits_of};
-use bowline_executor::{Doing as _, Error, ExitReport, Health, Kind, Result, SliceEnforcement, StateDir};
+use bowline_executor::internal::{is_our_cgroup, limits_of};
+use bowline_model::folder::Record;
+use bowline_model::folder::StateDir;
+use bowline_model::health::Health;
+use bowline_model::record::Connected;
+use bowline_model::report::{ExitReport, SliceEnforcement};
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use futures::stream::{self, StreamExt as _};

@@ -1,6 +1,7 @@
 //! `bowline kill`: sends a signal to tasks.
 
-use bowline_executor::{Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 

@@ -1,7 +1,8 @@
 //! `metrics`: serves or prints the figures of all tasks, which `bowline_metrics` gathers.
 
-use bowline_executor::{Result, StateDir};
 use bowline_metrics::args::MetricsArgs;
+use bowline_model::Result;
+use bowline_model::folder::StateDir;
 
 use crate::ui::print::say;
 

@@ -1,6 +1,7 @@
 //! `bowline resume`: resumes paused tasks.
 
-use bowline_executor::{Result, StateDir};
+use bowline_model::Result;
+use bowline_model::folder::StateDir;
 use bowline_spec::id::TaskId;
 
 use crate::input::each_task::each;

@@ -2,7 +2,9 @@
 
 use bowline_client::Presence;
 use bowline_client::spawn::Programs;
-use bowline_executor::{Folder, Kind, LeftAlone, Result, StateDir};
+use bowline_executor::LeftAlone;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::input::each_task::{each, settle};

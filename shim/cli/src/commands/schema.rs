@@ -1,6 +1,6 @@
 //! `bowline schema`: prints the JSON schema of a description.
 
-use bowline_executor::Result;
+use bowline_model::Result;
 
 use crate::ui::json;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bowline_executor::internal::configure;
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 
 use crate::input::description::read;
 use crate::ui::print::say;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
-use bowline_executor::{Result, ShimCgroup, StateDir};
+use bowline_executor::ShimCgroup;
+use bowline_model::Result;
+use bowline_model::folder::StateDir;
 use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use bowline_executor::{Error, IoDeviceStats, Kind, Pressure, Result, StateDir, Stats};
+use bowline_model::folder::StateDir;
+use bowline_model::stats::{IoDevice as IoDeviceStats, Pressure, Stats};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::input::args::StatsArgs;

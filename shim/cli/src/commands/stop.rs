@@ -3,7 +3,8 @@
 use std::time::Duration as Elapsed;
 
 use bowline_client::spawn::Programs;
-use bowline_executor::{Folder, Kind, Result, StateDir};
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::values::Duration;

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use bowline_executor::{Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 

@@ -6,7 +6,7 @@
 use std::io::Read as _;
 
 use bowline_executor::systemd::Request;
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 
 use crate::ui::print::say;
 

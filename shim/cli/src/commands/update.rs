@@ -1,6 +1,7 @@
 //! `update`: turns limits from the command line into an update of a task.
 
-use bowline_executor::{Doing, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::values::ByteSize;
 use bowline_spec::{CpuUpdate, MemoryUpdate, Update};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, Shim, exited, find, find_or_adopt, runs, sandbox, starting, upgrade_at, why_not};
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_metrics::bundles::{Bundle, Containerd, Place};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::commands::adopt;

@@ -2,7 +2,9 @@
 
 use bowline_client::end_not_known;
 use bowline_client::spawn::Programs;
-use bowline_executor::{ExitReport, Result, StateDir};
+use bowline_model::Result;
+use bowline_model::folder::StateDir;
+use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use bowline_client::STATE;
-use bowline_executor::StateDir;
+use bowline_model::folder::StateDir;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use clap::{Arg, Command};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bowline_executor::internal::{read_file, read_up_to};
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::place::pods_alive;
 use bowline_spec::{Format, Sandbox, Task};
 

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use bowline_executor::{Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 use tokio::task::{AbortHandle, JoinHandle};
 

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use bowline_executor::{Doing as _, Error, Kind, Result};
+use bowline_model::{Doing as _, Error, Kind, Result};
 
 /// The most bytes of a file: more than any environment may have.
 const LARGEST: u64 = 1 << 20;

@@ -5,7 +5,7 @@
 //! Flags win over the file, and `--set` over both. Must not: launch anything.
 
 use bowline_executor::secrets::Secrets;
-use bowline_executor::{Doing as _, Error, Kind, Result};
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::capability::Entry;
 use bowline_spec::values::{ByteSize, Ceiling};
 use bowline_spec::{Healthcheck, Mount, Namespace, Network, NetworkMode, Task, TaskProfile};

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use bowline_executor::{Error, Kind};
+use bowline_model::{Error, Kind};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use bowline_executor::{Doing as _, Error, Kind, Result};
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::values::Mode;
 use bowline_spec::{Device, Mount, MountKind, Propagation};
 

@@ -10,8 +10,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use bowline_executor::Secret;
 use bowline_executor::secrets::{LARGEST, Secrets};
-use bowline_executor::{Doing as _, Error, Kind, Result, Secret};
+use bowline_model::{Doing as _, Error, Kind, Result};
 
 use super::environment::{self, Variable};
 

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::Invalid;
 use bowline_spec::id::TaskId;
 

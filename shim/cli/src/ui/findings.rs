@@ -1,6 +1,6 @@
 //! Describes the findings of a watch in words, with the figures that triggered them.
 
-use bowline_executor::watch::{Finding, Part, PressureExceeded};
+use bowline_model::watch::{Finding, Part, PressureExceeded};
 use bowline_spec::{Stalled, WatchAction};
 
 use crate::ui::words::{bytes, span};

@@ -1,6 +1,6 @@
 //! Results as JSON: every object at the top has `"format"`, the version of its form (docs/json.md).
 
-use bowline_executor::{Doing as _, Kind, Result};
+use bowline_model::{Doing as _, Kind, Result};
 use serde::Serialize;
 
 use crate::ui::print::say;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use bowline_executor::Result;
+use bowline_model::Result;
 use tokio::time::Instant;
 
 use crate::readings::{APART, Reading, Sampler};

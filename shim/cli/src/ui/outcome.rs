@@ -1,6 +1,8 @@
 //! The exit code for a caller that waited for a task, and the error when output of the task is lost.
 
-use bowline_executor::{Error, ExitReport, Kind, LogStream, Result, UnwrittenOutput};
+use bowline_model::log_line::LogStream;
+use bowline_model::report::{ExitReport, UnwrittenOutput};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::Output;
 use bowline_spec::id::TaskId;
 

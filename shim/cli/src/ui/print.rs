@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 
-use bowline_executor::{Doing as _, Kind, Result};
+use bowline_model::{Doing as _, Kind, Result};
 
 use crate::ui::{colour, reader};
 

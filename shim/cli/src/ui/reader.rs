@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use bowline_executor::{Doing as _, Kind, Result};
+use bowline_model::{Doing as _, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 

@@ -10,7 +10,7 @@
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd;
 
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use rustix::termios::tcgetwinsize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;

@@ -8,7 +8,8 @@
 //! Shared by `run`, `exec` and `attach`. Must not: decide what a signal means.
 
 use bowline_executor::internal::ArrivedSignal;
-use bowline_executor::{Folder, Result};
+use bowline_model::Result;
+use bowline_model::folder::Folder;
 use signal_hook::consts::{SIGCONT, SIGWINCH};
 use tokio::sync::oneshot;
 

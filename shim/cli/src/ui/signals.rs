@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_executor::internal::{ArrivedSignal, report_signal};
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use rustix::net::{RecvFlags, recv};
 use tokio::net::UnixStream;
 

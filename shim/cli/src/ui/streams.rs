@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use bowline_client::output_pipe::OutputPipe;
-use bowline_executor::internal::{ATTACHED, Counter, register_fd_for};
-use bowline_executor::{Doing, Error, Folder, Kind, Result};
+use bowline_executor::internal::{Counter, register_fd_for};
+use bowline_model::folder::ATTACHED;
+use bowline_model::folder::Folder;
+use bowline_model::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

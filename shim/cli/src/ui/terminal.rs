@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Stdin, stdin, stdout};
 use std::os::fd::AsFd as _;
 use std::sync::Mutex;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use bowline_protocol::wire::proto::bowline::WindowSize;

@@ -7,7 +7,8 @@ mod figures;
 mod v1;
 mod v2;
 
-use bowline_executor::{Doing, Kind, Result, Stats};
+use bowline_model::stats::Stats;
+use bowline_model::{Doing, Kind, Result};
 use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 

@@ -1,6 +1,6 @@
 //! Converts statistics to `io.containerd.cgroups.v1.Metrics`.
 
-use bowline_executor::{IoDeviceStats, MemoryAccountStats, Stats};
+use bowline_model::stats::{IoDevice as IoDeviceStats, MemoryAccount as MemoryAccountStats, Stats};
 use containerd_shim_protos::cgroups::metrics as v1;
 use protobuf::MessageField;
 

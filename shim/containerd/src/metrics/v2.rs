@@ -1,6 +1,6 @@
 //! Converts statistics to `io.containerd.cgroups.v2.Metrics`.
 
-use bowline_executor::{IoDeviceStats, Pressure, Stall, Stats};
+use bowline_model::stats::{IoDevice as IoDeviceStats, Pressure, Stall, Stats};
 use containerd_shim_protos::cgroups_v2::metrics as v2;
 use protobuf::MessageField;
 

@@ -4,9 +4,10 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_executor::internal::clock::Moment;
-use bowline_executor::internal::handover::{Fd, bytes};
-use bowline_executor::{Doing as _, Kind};
+use bowline_executor::internal::waits;
+use bowline_model::clock::Moment;
+use bowline_model::json::handover::{Fd, bytes};
+use bowline_model::{Doing as _, Kind};
 use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim::events::ForwardRequest;
 use protobuf::Message as _;
@@ -64,7 +65,7 @@ impl Delivery {
         }
         loop {
             if let Some(then) = self.again_at {
-                then.sleep().await;
+                waits::sleep_until(then).await;
                 self.again_at = None;
             }
             let envelope = self.shared.first().await;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::undo_bundle;
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{Doing, Folder, Kind, Result, layers, undo as undo_folder};
+use bowline_executor::{layers, undo as undo_folder};
+use bowline_model::folder::Folder;
+use bowline_model::{Doing, Kind, Result};
 
 use super::wanted::{Contents, Wanted};
 

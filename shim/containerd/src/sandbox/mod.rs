@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bowline_executor::Member;
 use bowline_executor::internal::PauseNet;
-use bowline_executor::{Error, Kind, Member, Result};
+use bowline_model::{Error, Kind, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;

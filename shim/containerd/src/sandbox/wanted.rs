@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use bowline_executor::internal::{
     Idmap, LARGEST_CONFIG, PauseNet, PauseProcess, checked_cgroup_path, read_regular_file,
 };
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bowline_executor::internal::user_ids;
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::capability::{Capability, Entry};
 use bowline_spec::user::{NameOrId, User};
 use bowline_spec::{Namespace, Seccomp, Task};

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use bowline_executor::WindowSize;
 use bowline_executor::internal::{Containers, Create, Streams, close_all_but, run_call};
-use bowline_executor::{Doing, Error, Kind, Result, WindowSize};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use super::Call;

@@ -1,7 +1,7 @@
 //! `exec`: a further process in a container.
 
-use bowline_executor::Result;
 use bowline_executor::internal::{ContainerExec, run_call};
+use bowline_model::Result;
 
 use super::{Call, create};
 use crate::arguments::{Flag, switch, usage, value};

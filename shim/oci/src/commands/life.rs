@@ -2,8 +2,8 @@
 
 use std::io::Write as _;
 
-use bowline_executor::Result;
 use bowline_executor::internal::{Containers, run_call};
+use bowline_model::Result;
 use bowline_spec::signal::Signal;
 use regex_lite::Regex;
 

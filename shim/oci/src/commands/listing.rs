@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use bowline_executor::internal::features as of_executor;
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 
 use super::Call;
 use crate::arguments::{Flag, switch, usage, value};

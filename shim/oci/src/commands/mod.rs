@@ -6,7 +6,8 @@ mod life;
 mod listing;
 mod spec;
 
-use bowline_executor::{Error, Kind, Result, VERSION};
+use bowline_executor::VERSION;
+use bowline_model::{Error, Kind, Result};
 
 use crate::arguments::{Flag, Given, usage};
 use crate::state::{SPECIFICATION, print};

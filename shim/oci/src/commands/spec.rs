@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use serde_json::{Value, json};
 
 use super::Call;

@@ -15,10 +15,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bowline_executor::internal::clock::Moment;
-use bowline_executor::internal::handover::{Fd, bytes};
 use bowline_executor::internal::{page_release, waits};
-use bowline_executor::{Doing as _, Kind};
+use bowline_model::clock::Moment;
+use bowline_model::json::handover::{Fd, bytes};
+use bowline_model::{Doing as _, Kind};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use protobuf::Message as _;
@@ -239,7 +239,7 @@ pub struct Handed {
 }
 
 impl Handed {
-    pub fn take(self) -> bowline_executor::Result<Connection> {
+    pub fn take(self) -> bowline_model::Result<Connection> {
         let what = || "cannot watch a connection";
         let socket = std::os::unix::net::UnixStream::from(self.socket.take()?);
         let socket = UnixStream::from_std(socket).doing(Kind::Internal, what)?;

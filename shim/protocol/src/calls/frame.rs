@@ -7,7 +7,7 @@
 //! Pure: the result does not depend on how the bytes are split. Must not: read, write, or allocate for a claimed
 //! length.
 
-use bowline_executor::internal::handover::bytes;
+use bowline_model::json::handover::bytes;
 use protobuf::Message;
 use serde::{Deserialize, Serialize};
 

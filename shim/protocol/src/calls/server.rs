@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_executor::internal::waits;
-use bowline_executor::{Doing, Kind, Result};
+use bowline_model::{Doing, Kind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;

@@ -7,7 +7,8 @@ mod name;
 use std::path::Path;
 
 use bowline_executor::internal::housekeeping::{Cgroups, Configuration, Destroyed, Usage};
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::values::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 use serde_json::json;

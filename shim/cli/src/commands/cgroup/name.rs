@@ -2,7 +2,8 @@
 //!
 //! The rules are in `bowline_spec::place`. The cgroup need not exist.
 
-use bowline_executor::{Doing, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Kind, Result};
 use bowline_spec::Invalid;
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;

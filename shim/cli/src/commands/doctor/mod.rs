@@ -12,7 +12,8 @@ mod kernel;
 mod setting;
 mod tools;
 
-use bowline_executor::{Result, StateDir};
+use bowline_model::Result;
+use bowline_model::folder::StateDir;
 use serde::Serialize;
 
 use self::fact::{Fact, State};

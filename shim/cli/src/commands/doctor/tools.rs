@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use bowline_client::nomad_labels;
 use bowline_client::spawn::Programs;
-use bowline_executor::StateDir;
+use bowline_model::folder::StateDir;
 use bowline_spec::TaskId;
 use rustix::fs::{Access, AtFlags, CWD};
 

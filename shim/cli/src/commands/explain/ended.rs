@@ -2,9 +2,10 @@
 //!
 //! Pure: facts go in, findings come out. Must not: state anything that is not known.
 
-use bowline_executor::events::{Entry, Event};
-use bowline_executor::watch;
-use bowline_executor::{ExitReport, Health, HealthStatus, StoppedBy};
+use bowline_model::events::{Entry, Event};
+use bowline_model::health::{Health, HealthStatus};
+use bowline_model::report::{ExitReport, StoppedBy};
+use bowline_model::watch;
 use bowline_spec::Seccomp;
 
 use super::finding::{Facts, Finding, Severity};

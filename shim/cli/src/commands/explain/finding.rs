@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use bowline_executor::events::Entry;
 use bowline_executor::internal::housekeeping::Difference;
-use bowline_executor::{ExitReport, Health, Stats};
+use bowline_model::events::Entry;
+use bowline_model::health::Health;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
 use bowline_spec::Task;
 use jiff::Timestamp;
 use serde::Serialize;

@@ -3,7 +3,8 @@
 //! Pure: facts go in, findings come out. Must not: state anything that is not known.
 
 use bowline_executor::internal::housekeeping::Difference;
-use bowline_executor::{HealthStatus, Pressure, Stats};
+use bowline_model::health::HealthStatus;
+use bowline_model::stats::{Pressure, Stats};
 
 use super::ended;
 use super::finding::{Facts, Finding};

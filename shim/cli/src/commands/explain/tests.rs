@@ -1,7 +1,9 @@
 //! Tests of the rules of `explain`, case by case.
 
 use bowline_executor::internal::housekeeping::Difference;
-use bowline_executor::{ExitReport, Health, Stats};
+use bowline_model::health::Health;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
 use serde_json::{Value, json};
 
 use super::finding::{Facts, Finding, Severity};

@@ -5,7 +5,8 @@
 use bowline_executor::internal::host_units::{Applied, Held};
 use bowline_executor::internal::housekeeping::Cgroups;
 use bowline_executor::systemd::host::{DropIn, HostUnit};
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::host_limits::{Change, Manifest, OnFailure, Service, Slice, UnitName};
 use bowline_spec::unit::{folder, slice_path};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bowline_executor::internal::is_cgroup_v2;
 use bowline_executor::systemd::host::{Answer, DropIn, HostUnit, Question, Revert, memory_property};
 use bowline_executor::systemd::{Property, Value};
-use bowline_executor::{Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::host_limits::{Change, HostCpuQuota, INFINITY, InForce, UnitName};
 use bowline_spec::values::ByteSize;
 

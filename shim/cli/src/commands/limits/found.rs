@@ -1,7 +1,7 @@
 //! Services of a manifest with what systemd knows of them, each unit once.
 
 use bowline_executor::systemd::host::HostUnit;
-use bowline_executor::{Kind, Result};
+use bowline_model::{Kind, Result};
 use bowline_spec::host_limits::{Service, UnitName};
 use bowline_spec::unit::{folder, slice_path};
 

@@ -20,7 +20,8 @@ use std::path::Path;
 
 use bowline_executor::internal::housekeeping::runs_systemd;
 use bowline_executor::internal::{host_units, probe};
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::host_limits::{self, Manifest, OnFailure, Parsed};
 
 use self::bus::Bus;

@@ -2,7 +2,8 @@
 
 use bowline_executor::internal::host_units;
 use bowline_executor::systemd::host::HostUnit;
-use bowline_executor::{Result, StateDir};
+use bowline_model::Result;
+use bowline_model::folder::StateDir;
 use bowline_spec::host_limits::{Change, INFINITY, Manifest, UnitName};
 use serde::Serialize;
 

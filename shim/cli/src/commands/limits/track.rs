@@ -2,7 +2,8 @@
 
 use bowline_executor::internal::host_units::{self, Held, Tracked};
 use bowline_executor::systemd::host::HostUnit;
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::host_limits::UnitName;
 use bowline_spec::unit::{folder, slice_path};
 

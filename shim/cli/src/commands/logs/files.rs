@@ -13,8 +13,9 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::SystemTime;
 
-use bowline_executor::internal::{FileIdentity, LogFile, LogPlace, is_planted, log_places, rotated_log};
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_executor::internal::{FileIdentity, LogFile, LogPlace, log_places, rotated_log};
+use bowline_model::trust::is_planted;
+use bowline_model::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 use rustix::fs::OFlags;
 

@@ -6,8 +6,9 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use bowline_executor::internal::{Owner, Record};
-use bowline_executor::{Doing, Folder, Kind, Result};
+use bowline_model::folder::Folder;
+use bowline_model::folder::{Owner, Record};
+use bowline_model::{Doing, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;

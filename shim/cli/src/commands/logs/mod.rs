@@ -9,8 +9,12 @@ mod files;
 mod inotify;
 mod print;
 
-use bowline_executor::internal::{LogFiles, LogLine, Record};
-use bowline_executor::{Doing as _, Error, Folder, Kind, LogStream, Result, StateDir};
+use bowline_executor::internal::LogFiles;
+use bowline_model::folder::Record;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::log_line::LogLine;
+use bowline_model::log_line::LogStream;
+use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use tokio::runtime::Handle;

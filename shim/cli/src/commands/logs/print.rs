@@ -1,7 +1,8 @@
 //! Prints lines of a log to our stdout and stderr, byte for byte as the task wrote them and in the same order.
 
-use bowline_executor::internal::LogLine;
-use bowline_executor::{Doing, Kind, LogStream, Result};
+use bowline_model::log_line::LogLine;
+use bowline_model::log_line::LogStream;
+use bowline_model::{Doing, Kind, Result};
 use jiff::Timestamp;
 
 use crate::ui::print::complain;

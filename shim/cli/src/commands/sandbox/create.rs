@@ -2,8 +2,10 @@
 
 use bowline_client::launching_shim::{Up, made_up};
 use bowline_client::spawn::Programs;
-use bowline_executor::internal::SandboxRecord;
-use bowline_executor::{Error, Kind, Result, ShimCgroup, StateDir};
+use bowline_executor::ShimCgroup;
+use bowline_model::folder::StateDir;
+use bowline_model::sandbox::SandboxRecord;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};

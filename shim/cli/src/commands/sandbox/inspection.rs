@@ -1,6 +1,8 @@
 //! What is known of a sandbox, and what of it differs from its description.
 
-use bowline_executor::{Kind, Result, SandboxState, StateDir};
+use bowline_model::folder::StateDir;
+use bowline_model::sandbox::SandboxState;
+use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 

@@ -9,7 +9,8 @@ mod rm;
 
 use bowline_client::spawn::Programs;
 use bowline_executor::internal::network;
-use bowline_executor::{Folder, Kind, Result, StateDir};
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 
 use self::inspection::{Inspection, examine, warn};

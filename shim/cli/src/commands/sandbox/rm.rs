@@ -1,7 +1,8 @@
 //! `sandbox rm`: removes the members, then the sandbox, then their records.
 
 use bowline_executor::internal::{Undone, give_up_damaged_networks, kill_shim, undo_sandbox, until_free};
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, StateDir};
+use bowline_model::folder::{Folder, Lock, StateDir};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
 use crate::commands::rm::say_left_alone;

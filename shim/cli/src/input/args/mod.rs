@@ -12,7 +12,8 @@ pub mod update;
 
 use std::path::PathBuf;
 
-use bowline_executor::{LogStream, VERSION};
+use bowline_executor::VERSION;
+use bowline_model::log_line::LogStream;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::user::User;

@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 
 use crate::ui::record::file::{Recording, read};

@@ -16,9 +16,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bowline_executor::events::Entry;
-use bowline_executor::internal::Record;
-use bowline_executor::{Doing, Error, ExitReport, Kind, Result, Stats, VERSION};
+use bowline_executor::VERSION;
+use bowline_model::events::Entry;
+use bowline_model::folder::Record;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -13,9 +13,12 @@ pub mod file;
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::events::{Entry, Reader};
-use bowline_executor::internal::died_with_shim;
-use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats};
+use bowline_model::events::{Entry, Reader};
+use bowline_model::folder::StateDir;
+use bowline_model::folder::died_with_shim;
+use bowline_model::report::ExitReport;
+use bowline_model::stats::Stats;
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;

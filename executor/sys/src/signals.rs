@@ -1,11 +1,12 @@
 //! The signals of a process: those that it blocks or waits for, and their defaults.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{io, ptr};
 
-use libc::{c_int, c_long, pid_t};
+use libc::{c_int, c_long, c_void, pid_t};
+use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::{check, read_kernel_text};
@@ -60,7 +61,7 @@ pub fn block_signals(signals: &[c_int]) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, ptr::null_mut()) };
 }
 
-/// Calls `act` with all signals blocked; restores the old mask afterwards.
+/// Calls `act` with all signals blocked in this thread; restores the old mask afterwards.
 pub fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: sigset_t is plain data, filled in by the next call.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -116,16 +117,46 @@ impl Arrived {
     }
 }
 
+/// The socket to which each signal is reported, by its number.
+static REPORTED_TO: [OnceLock<Arc<OwnedFd>>; 65] = [const { OnceLock::new() }; 65];
+
 /// Has `signal` send an [`Arrived`] to the socket `to` from now on, instead of what it does to this process. A report for
 /// which the socket has no room is lost.
+///
+/// Not by signal-hook-registry: it installs its handler before it stores what that is to do, and a signal that comes in
+/// between is lost.
+///
+/// # Errors
+/// `EBUSY` for a signal that is reported already; `EINVAL` for one that cannot be handled.
 pub fn report_signal(signal: c_int, to: Arc<OwnedFd>) -> io::Result<()> {
-    let report = move |info: &libc::siginfo_t| {
-        let arrived = Arrived { number: signal, by_kernel: info.si_code == libc::SI_KERNEL, at: monotonic() };
-        let _ = send(&*to, &arrived.to_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    };
-    // SAFETY: the closure runs in a signal handler: it makes two system calls with memory of its own stack, and neither
-    // allocates, takes a lock, nor panics. The registry restores errno.
-    unsafe { signal_hook_registry::register_sigaction(signal, report) }.map(drop)
+    let place = usize::try_from(signal).ok().and_then(|signal| REPORTED_TO.get(signal)).ok_or(Errno::INVAL)?;
+    // Before the handler is there, which may be called at once.
+    place.set(to).map_err(|_| Errno::BUSY)?;
+    let handler: extern "C" fn(c_int, *const libc::siginfo_t, *const c_void) = report;
+    // SAFETY: sigaction is plain data, for which all zeroes is a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: `action` is valid, and its handler takes what SA_SIGINFO gives it and does only what a handler may do; no
+    // old action is asked for.
+    let rc = unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// The handler of [`report_signal`]: makes two system calls with memory of its own stack, and neither allocates, takes a
+/// lock, nor panics.
+extern "C" fn report(signal: c_int, info: *const libc::siginfo_t, _: *const c_void) {
+    let Some(to) = usize::try_from(signal).ok().and_then(|signal| REPORTED_TO.get(signal)?.get()) else { return };
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO.
+    let by_kernel = unsafe { (*info).si_code } == libc::SI_KERNEL;
+    // SAFETY: the address of this thread's errno, which is always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let arrived = Arrived { number: signal, by_kernel, at: monotonic() };
+    let _ = send(&**to, &arrived.to_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    // SAFETY: as above. What the handler has interrupted finds its own errno.
+    unsafe { *errno = before };
 }
 
 /// The time by CLOCK_MONOTONIC. May be called in a signal handler.
@@ -146,4 +177,35 @@ fn signal_set(signals: &[c_int]) -> libc::sigset_t {
         unsafe { libc::sigaddset(&mut set, signal) };
     }
     set
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read as _};
+    use std::os::unix::net::UnixStream;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    #[test]
+    fn a_signal_is_reported_once_to_one_receiver() {
+        let (mut read, write) = UnixStream::pair().expect("sockets");
+        let write = Arc::new(OwnedFd::from(write));
+        report_signal(libc::SIGUSR2, write.clone()).expect("it can be handled");
+        assert_eq!(
+            report_signal(libc::SIGUSR2, write.clone()).map_err(|error| error.kind()),
+            Err(ErrorKind::ResourceBusy)
+        );
+        for none in [-1, 0, 65, libc::SIGKILL] {
+            assert_eq!(report_signal(none, write.clone()).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
+        }
+        let before = monotonic();
+        kill_process(getpid(), Signal::USR2).expect("it lives");
+        let mut bytes = [0; Arrived::LENGTH];
+        read.read_exact(&mut bytes).expect("it is reported");
+        let arrived = Arrived::of(bytes);
+        assert_eq!((arrived.number, arrived.by_kernel), (libc::SIGUSR2, false));
+        assert!((before..=monotonic()).contains(&arrived.at));
+    }
 }

@@ -25,9 +25,11 @@ mod queue;
 mod serve;
 mod text;
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use bowline_executor::internal::report_signal;
 use bowline_model::folder::StateDir;
 use bowline_model::{Doing, Kind, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -63,9 +65,9 @@ fn signals() -> Result<tokio::net::UnixStream> {
     let what = || "cannot watch for signals";
     let (receive, send) = UnixStream::pair().doing(Kind::Internal, what)?;
     receive.set_nonblocking(true).doing(Kind::Internal, what)?;
+    let send = Arc::new(OwnedFd::from(send));
     for number in [SIGTERM, SIGINT] {
-        let send = send.try_clone().doing(Kind::Internal, what)?;
-        signal_hook::low_level::pipe::register(number, send).doing(Kind::Internal, what)?;
+        report_signal(number, send.clone()).doing(Kind::Internal, what)?;
     }
     tokio::net::UnixStream::from_std(receive).doing(Kind::Internal, what)
 }

@@ -146,7 +146,7 @@ pub mod internal {
     pub use bowline_sys::all_absent;
     pub use bowline_sys::{
         Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat,
-        read_file, read_regular_file, read_up_to, register_fd_for, report_signal,
+        read_file, read_regular_file, read_up_to, register_fd_for, report_signal, with_signals_blocked,
     };
 }
 

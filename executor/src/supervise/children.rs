@@ -21,10 +21,12 @@ impl Signal {
         let what = || format!("cannot watch for signals {numbers:?}");
         let (receive, send) = UnixStream::pair().doing(Kind::Internal, what)?;
         receive.set_nonblocking(true).doing(Kind::Internal, what)?;
-        for &number in numbers {
+        let register = |number: &i32| {
             let send = send.try_clone().doing(Kind::Internal, what)?;
-            signal_hook::low_level::pipe::register(number, send).doing(Kind::Internal, what)?;
-        }
+            signal_hook::low_level::pipe::register(*number, send).doing(Kind::Internal, what)
+        };
+        // Its handler is there before it knows what to do: a signal that comes in between would be lost.
+        sys::with_signals_blocked(|| numbers.iter().try_for_each(|number| register(number).map(drop)))?;
         Ok(Signal(sys::register_fd(receive).doing(Kind::Internal, what)?))
     }
 

@@ -10,6 +10,7 @@
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd;
 
+use bowline_executor::internal::with_signals_blocked;
 use bowline_model::{Doing, Kind, Result};
 use rustix::termios::tcgetwinsize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
@@ -81,7 +82,9 @@ impl Live {
     /// Takes over the terminal: watches for signals and keys, and switches to the alternate screen.
     pub fn open() -> Result<Live> {
         let what = || "cannot take over the terminal";
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH]).doing(Kind::Internal, what)?;
+        // Their handler is there before it knows what to do: a signal that comes in between would be lost.
+        let signals = with_signals_blocked(|| Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH]));
+        let mut signals = signals.doing(Kind::Internal, what)?;
         let (send, events) = mpsc::unbounded_channel();
         let keys = send.clone();
         std::thread::spawn(move || signals.forever().all(|signal| send.send(Event::Signal(signal)).is_ok()));

@@ -1,8 +1,13 @@
 //! What becomes of a task when `bowline run` is interrupted or killed, or its
 //! shim asked to leave.
 
+use std::fs;
+
 use bowline_tests::Host;
+use bowline_tests::harness::{Ran, binary};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::faults::numbered;
 
 const GRACEFUL: &str = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
 
@@ -114,4 +119,87 @@ fn a_shim_that_is_asked_to_leave_stops_its_task_gracefully() {
     task.wait_for_line("ready");
     kill_process(Pid::from_raw(task.shim_pid()).expect("a pid"), Signal::TERM).expect("it lives");
     task.wait().assert_code(3);
+}
+
+/// Runs `bowline` below strace, with its children if `follows`, and with a signal or without. What strace saw goes with it.
+#[track_caller]
+fn traced(host: &Host, follows: bool, inject: Option<&str>, args: &[&str]) -> (Ran, String) {
+    let log = host.work().join(host.new_id());
+    let mut strace = host.command("strace");
+    strace.args(["-qq", "-e", "trace=rt_sigaction,execve,listen", "-o"]).arg(&log);
+    strace.args(follows.then_some("-f")).args(inject.into_iter().flat_map(|inject| ["-e", inject]));
+    let ran = host.execute({
+        strace.arg(binary("bowline")).args(args);
+        strace
+    });
+    (ran, fs::read_to_string(log).expect("strace writes it"))
+}
+
+/// The lines in a trace of the process that a command of this name was executed by.
+fn lines_of<'t>(trace: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
+    let is_execve = |line: &&str| line.contains("execve(") && line.contains(name);
+    let split = |line: &'t str| line.split_once(' ').map(|(pid, call)| (pid, call.trim_start()));
+    let (of_it, _) = trace.lines().find(is_execve).and_then(split).expect("strace names each process");
+    trace.lines().filter_map(split).filter_map(move |(pid, call)| (pid == of_it).then_some(call))
+}
+
+/// A signal that comes as soon as its handler is installed, before the next instruction: whoever installs it must have
+/// said by then what is to be done.
+fn at_its_handler<'t>(calls: impl Iterator<Item = &'t str>, signal: &str) -> String {
+    let installs = format!("SIG{signal}, {{sa_handler=0x");
+    let calls = numbered(calls.filter(|line| line.starts_with("rt_sigaction(")));
+    let call = calls.iter().find(|(_, _, arguments)| arguments.starts_with(&installs));
+    let (name, number, _) = call.expect("it handles the signal");
+    format!("inject={name}:signal={signal}:when={number}")
+}
+
+#[test]
+fn a_signal_that_comes_with_its_handler_interrupts_a_launch() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let (_, trace) = traced(&host, false, None, &["run", "--rm", "--", "/bin/true"]);
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("QUIT", 131)] {
+        let inject = at_its_handler(trace.lines(), signal);
+        let id = host.new_id();
+        let launches: [&[&str]; 3] = [
+            &["run", "--rm", "--name", &id, "--", "/bin/echo", "went on"],
+            &["start", "--name", &id, "--", "/bin/true"],
+            &["sandbox", "create", "--name", &id],
+        ];
+        for launch in launches {
+            let (ran, _) = traced(&host, false, Some(&inject), launch);
+            ran.assert_code(code);
+            assert!(!host.state().join(&id).exists(), "{inject}: {ran}");
+        }
+        let exec = ["exec", task.id(), "--", "/bin/sh", "-c", "sleep 5; echo went on"];
+        let (ran, _) = traced(&host, false, Some(&inject), &exec);
+        ran.assert_code(code);
+    }
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_shim_that_is_told_to_leave_as_it_begins_leaves() {
+    let host = Host::new();
+    let (_, trace) = traced(&host, true, None, &["run", "--rm", "--", "/bin/true"]);
+    for signal in ["TERM", "INT"] {
+        let inject = at_its_handler(lines_of(&trace, "bowline-shim"), signal);
+        let id = host.new_id();
+        let run = ["run", "--rm", "--name", &id, "--", "/bin/echo", "went on"];
+        let (ran, _) = traced(&host, true, Some(&inject), &run);
+        ran.assert_code(125);
+        assert!(!host.state().join(&id).exists(), "{inject}: {ran}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn metrics_that_are_stopped_as_they_begin_end() {
+    let host = Host::new();
+    let (_, trace) = traced(&host, false, Some("inject=listen:signal=KILL"), &["metrics"]);
+    for signal in ["TERM", "INT"] {
+        let (ran, _) = traced(&host, false, Some(&at_its_handler(trace.lines(), signal)), &["metrics"]);
+        ran.assert_code(0);
+    }
 }

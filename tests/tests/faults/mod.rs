@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Trace, binary, eventually, is_slow, process_exists};
+use bowline_tests::harness::{Process, Ran, Trace, binary, child_pids, eventually, is_slow, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -230,6 +230,52 @@ fn a_command_that_is_killed_at_any_of_its_system_calls() {
         host.bowline(["gc"]).assert_code(0);
     }
     tally.end("command: signal=KILL", &host);
+}
+
+/// `bowline run`, hung up at any of its system calls, ends, and its task with it.
+#[test]
+fn a_run_that_is_hung_up_at_any_of_its_system_calls() {
+    let host = Host::new();
+    let spawn = |inject: Option<&str>| {
+        let id = host.new_id();
+        let log = host.work().join(&id);
+        let mut command = host.command("strace");
+        command.args(["-qq", "-o"]).arg(&log).args(inject.into_iter().flat_map(|inject| ["-e", inject]));
+        command.arg(binary("bowline")).args(["run", "--rm", "--name", &id, "--", "/bin/sh", "-c", TASK]);
+        let run = host.spawn_command(command);
+        run.read_stdout();
+        run.read_stderr();
+        (id, log, run)
+    };
+    let log_of = |log| fs::read_to_string(log).expect("strace writes it");
+    let hang_up = |run: &Process| {
+        // It may just have ended.
+        if let Some(pid) = child_pids(run.pid()).first().copied().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::HUP);
+        }
+    };
+    let (_, log, run) = spawn(None);
+    run.wait_for_out("ready");
+    hang_up(&run);
+    run.finish().assert_code(7);
+    let log = log_of(log);
+    let until = log.lines().take_while(|line| !line.starts_with("--- SIGHUP"));
+    let mut tally = Tally::default();
+    for (name, number, _) in numbered(until).into_iter().step_by(stride()) {
+        let inject = format!("inject={name}:signal=HUP:when={number}");
+        let (id, log, mut run) = spawn(Some(&inject));
+        // It may have come there by fewer calls of this name.
+        eventually(&inject, || (!run.is_running() || run.has_said("ready")).then_some(()));
+        if run.is_running() && !log_of(log).contains("--- SIGHUP") {
+            hang_up(&run);
+        }
+        let ran = run.finish();
+        tally.tried += 1;
+        tally.survived += usize::from(ran.code == Some(7));
+        assert!(matches!(ran.code, None | Some(7 | 129)), "{inject}: {ran}");
+        assert!(!host.state().join(&id).exists(), "{inject}: {ran}");
+    }
+    tally.end("run: signal=HUP", &host);
 }
 
 #[test]

@@ -38,6 +38,7 @@ mod fields;
 mod gc;
 mod hardening;
 mod health;
+mod held_clients;
 mod hooks_hanging;
 mod host_limits;
 mod host_view;

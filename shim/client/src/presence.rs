@@ -36,10 +36,12 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     let mut patience = Patience::with(folder);
     loop {
         let socket = socket_of(folder);
+        // Before the connection: what ends meanwhile loses its link to the sandbox's socket.
+        let is_members = folder.sandbox_by_socket().is_some();
         let found = match connect_watched(folder).await {
             Ok((client, connection)) => {
                 let (id, folder, connection) = (id.to_owned(), asked.clone(), Some(Arc::new(connection)));
-                return Ok(Presence::Live(Shim { client, id, folder, socket, connection }));
+                return Ok(Presence::Live(Shim { client, id, folder, socket, connection, is_members }));
             }
             Err(_) if !folder.exists()? => return Err(unknown(id)),
             // The socket's backlog is full: the shim accepts nobody.

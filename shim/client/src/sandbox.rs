@@ -105,7 +105,8 @@ impl Shim {
 
     /// This shim, asked about the member with this folder.
     pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
-        Shim { client: self.client.clone(), id: id.to_string(), folder, socket: self.socket, connection: None }
+        let (client, id, socket) = (self.client.clone(), id.to_string(), self.socket);
+        Shim { client, id, folder, socket, connection: None, is_members: true }
     }
 
     pub async fn create_sandbox(&self) -> Result<()> {

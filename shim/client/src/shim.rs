@@ -36,6 +36,9 @@ pub struct Shim {
     pub(crate) socket: Option<Socket>,
     /// A descriptor of the connection, which shows whether that is still open; absent where the shim is a sandbox's.
     pub(crate) connection: Option<Arc<OwnedFd>>,
+    /// Whether the task is a sandbox's member. Found out before the connection was made: a member that has ended has no
+    /// link to the sandbox's socket any more, and soon another may have its name.
+    pub(crate) is_members: bool,
 }
 
 /// Whether a live shim has answered that it has no such task.
@@ -55,7 +58,7 @@ impl Shim {
 
     /// The inode of the folder of a sandbox's member, which its shim has under that name; any other shim has one task.
     fn folder_of_member(&self) -> Option<u64> {
-        self.folder.inode().filter(|_| self.folder.sandbox_by_socket().is_some())
+        self.folder.inode().filter(|_| self.is_members)
     }
 
     /// The error of a failed call; explains a broken connection by what the shim has left behind.

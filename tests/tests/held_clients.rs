@@ -1,0 +1,91 @@
+//! A command that is held up at one of its system calls while others remove and replace what it is about: it goes on
+//! about the task or the sandbox that was there at first, and what it says of that is so. strace holds it up.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Process, Ran, binary, eventually, patience};
+use rustix::process::Signal;
+
+const IDLE: &str = "exec sleep 1000";
+
+/// `bowline ARGS`, which strace stops after calls.
+struct Held {
+    bowline: Process,
+    log: PathBuf,
+    stops: usize,
+}
+
+impl Held {
+    /// Starts it; the calls are those of these flags of strace: see [`stop_at`].
+    fn begin(host: &Host, flags: &[&str], args: &[&str]) -> Held {
+        let log = host.work().join(format!("held-{}", host.new_id()));
+        let mut strace = host.command("strace");
+        // Our child is bowline, and not strace.
+        strace.args(["-D", "-qq", "-o"]).arg(&log);
+        strace.args(flags).arg(binary("bowline")).args(args);
+        let bowline = host.spawn_command(strace);
+        Held { bowline, log, stops: 0 }
+    }
+
+    /// Waits until it is held up once more, or has ended; whether it is held up.
+    fn is_held(&mut self) -> bool {
+        let log = &self.log;
+        let stops = || fs::read_to_string(log).unwrap_or_default().matches("stopped by SIGSTOP").count();
+        let before = self.stops;
+        eventually("it is held up, or has ended", || (stops() > before || !self.bowline.is_running()).then_some(()));
+        self.stops = stops();
+        self.stops > before
+    }
+
+    fn go_on(&self) {
+        self.bowline.signal(Signal::CONT);
+    }
+
+    fn finish(self) -> Ran {
+        self.bowline.finish_within(patience())
+    }
+}
+
+/// The flag of strace that stops who makes this call for the n-th time, once the call is over.
+fn stop_at(call: &str, n: usize) -> String {
+    format!("-einject={call}:signal=STOP:when={n}")
+}
+
+/// Each command is held up after it has looked whether its member runs, and before it asks the sandbox's shim about it.
+#[test]
+fn a_command_about_a_member_leaves_the_next_of_its_name_alone() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let [rm, stop, wait] = [&["rm", "-f"][..], &["stop", "--grace=0"], &["wait"]];
+    let commands = [
+        (rm, [("flock", 1), ("readlink", 1)]),
+        (rm, [("sendto", 1), ("readlink", 2)]),
+        (stop, [("getsockopt", 2), ("readlink", 1)]),
+        (wait, [("getsockopt", 2), ("readlink", 1)]),
+    ];
+    for (command, calls) in commands {
+        let first = sandbox.task(IDLE).start();
+        let id = first.id().to_owned();
+        let calls = calls.map(|(call, n)| stop_at(call, n));
+        let mut held = Held::begin(&host, &calls.each_ref().map(String::as_str), &[command, &[&*id]].concat());
+        assert!(held.is_held(), "{command:?}");
+        host.bowline(["rm", "-f", &*id]).assert_code(0);
+        held.go_on();
+        // It need not come to the second call.
+        let is_held = held.is_held();
+        let next = sandbox.task(IDLE).named(&*id).start();
+        if is_held {
+            held.go_on();
+        }
+        let ran = held.finish();
+        match command[0] {
+            "rm" => ran.assert_code(0),
+            _ => ran.assert_refused(125, &[&*id]),
+        };
+        assert_eq!(next.status(), "running", "{ran}");
+        next.end();
+    }
+    sandbox.rm([]);
+}

@@ -89,3 +89,37 @@ fn a_command_about_a_member_leaves_the_next_of_its_name_alone() {
     }
     sandbox.rm([]);
 }
+
+#[test]
+fn run_says_that_its_member_was_removed_with_the_sandbox() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let (name, id) = (sandbox.id().to_owned(), host.new_id());
+    let in_sandbox = format!("--sandbox={name}");
+    // The first file that it reads once the member runs, and before it waits for the member's end.
+    let record = host.state().join(&id).join("task.json");
+    let flags = ["-P", record.to_str().expect("ASCII"), &stop_at("openat", 1)];
+    let mut held = Held::begin(&host, &flags, &["run", "--rm", "--name", &id, &in_sandbox, "--", "/bin/true"]);
+    assert!(held.is_held());
+    sandbox.rm(["-f"]);
+    held.go_on();
+    held.finish().assert_refused(125, &[&id, &name, "is being removed"]);
+}
+
+#[test]
+fn a_member_of_a_replaced_sandbox_is_told_of_that_and_no_death() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let (name, id) = (sandbox.id().to_owned(), host.new_id());
+    let in_sandbox = format!("--sandbox={name}");
+    // It is connected to the shim, looks whether that lives, and has made nothing.
+    let shim = format!("/proc/{}/stat", sandbox.shim_pid());
+    let flags = ["-P", &shim, &stop_at("read", 1)];
+    let mut held = Held::begin(&host, &flags, &["start", "--name", &id, &in_sandbox, "--", "/bin/sleep", "1000"]);
+    assert!(held.is_held());
+    sandbox.rm(["-f"]);
+    let next = host.sandbox().named(&*name).create();
+    held.go_on();
+    held.finish().assert_refused(125, &[&name, "is being removed"]);
+    next.rm([]);
+}

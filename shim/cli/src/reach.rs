@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::Duration as Elapsed;
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, find_or_adopt, unknown};
+use bowline_client::{Presence, Shim, find_or_adopt, unknown, unless_removed};
 use bowline_executor::internal::PastShim;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Doing as _, Error, Kind, Result};
@@ -32,7 +32,10 @@ pub fn until_end(id: &TaskId, shim: &Shim) -> Pin<Box<dyn Future<Output = Result
     Box::pin(async move {
         match shim.wait().await? {
             Some(report) => Ok(Presence::Exited(Box::new(report))),
-            None => find_or_adopt(shim.folder(), &id, &Programs::default()).await,
+            None => {
+                let found = find_or_adopt(shim.folder(), &id, &Programs::default()).await;
+                found.map_err(|error| unless_removed(shim.folder(), &id, error))
+            }
         }
     })
 }

@@ -23,7 +23,7 @@ use bowline_spec::signal::Signal;
 use tokio::time::sleep;
 
 use crate::adopt::{find_or_adopt, lock_or_shim};
-use crate::errors::{dead, end_not_known, starting};
+use crate::errors::{dead, end_not_known, starting, unless_removed};
 use crate::left_behind::is_held;
 use crate::patience::{BETWEEN_POLLS, POLLS, lock_after};
 use crate::presence::{Presence, find, pinned};
@@ -38,7 +38,7 @@ use crate::spawn::Programs;
 pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result<ExitReport> {
     let folder = &pinned(folder, id)?;
     loop {
-        match find_or_adopt(folder, id, programs).await? {
+        match find_or_adopt(folder, id, programs).await.map_err(|error| unless_removed(folder, id, error))? {
             Presence::Live(shim) => {
                 if let Some(report) = shim.wait().await? {
                     return Ok(report);
@@ -71,7 +71,7 @@ pub async fn stop(
         let found = match find_or_adopt(folder, id, programs).await {
             // Its launch was given up for this, and has been undone.
             Err(error) if was_asked == Some(true) && error.kind() == Kind::NotFound => return Err(given_up(id)),
-            found => found?,
+            found => found.map_err(|error| unless_removed(folder, id, error))?,
         };
         let mut shim = match found {
             Presence::Live(shim) => shim,

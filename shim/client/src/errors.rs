@@ -22,6 +22,21 @@ pub fn exited(id: &str) -> Error {
         .hint(format!("`bowline wait --json {id}` tells how, `bowline rm {id}` removes it"))
 }
 
+/// `error` of a wait for the end of the task in `folder`, which is pinned; another where somebody has removed the task
+/// meanwhile, and its report with it. `NotFound`, as for one that was removed before.
+pub fn unless_removed(folder: &Folder, id: &str, error: Error) -> Error {
+    if error.kind() != Kind::NotFound || folder.is_still_there() {
+        return error;
+    }
+    let message = format!("task {id} was removed by somebody else before it was known how it ended");
+    Error::new(Kind::NotFound, message).hint(events_tell(id))
+}
+
+/// The hint for a task whose report was removed.
+pub(crate) fn events_tell(id: &str) -> String {
+    format!("`bowline events {id}` may tell")
+}
+
 /// The error for the task in `folder`, whose shim died, and that has no other one.
 pub fn dead(folder: &Folder, id: &str) -> Error {
     match folder.record() {

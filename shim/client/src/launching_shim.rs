@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::adopt::find_or_adopt;
 use crate::children;
+use crate::errors::events_tell;
 use crate::patience::{Patience, lock_after, serves};
 use crate::presence::{Presence, find};
 use crate::sandbox;
@@ -65,7 +66,8 @@ impl Up {
     ) -> Result<Up> {
         let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, programs, || state.create(id)).await };
         let shim = sandbox::of(state, sandbox, programs).await?;
-        let its = sandbox::folder(state, sandbox)?.pinned().map_err(|_| sandbox::unknown(sandbox))?;
+        // That of this shim, also where another sandbox has the name by now.
+        let its = shim.folder().clone();
         let (folder, lock) = pinned(state.create_member(id, sandbox)?)?;
         let (by, programs, sandbox) = (By::Sandbox(Some(lock)), programs.clone(), Some((sandbox.clone(), its)));
         Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs, sandbox, binary: None })
@@ -152,7 +154,10 @@ impl Up {
         };
         let launched = match answer {
             Ok(answer) => match self.launched(answer).await {
-                Err(error) => Err(self.unless_sandbox_went(error).await),
+                // A shim that is silent, or turns us away, lives.
+                Err(error) if error.kind() != Kind::Unavailable => {
+                    Err(self.sandbox_that_went().await.map_or(error, sandbox::removed))
+                }
                 launched => launched,
             },
             Err(error) => Err(error),
@@ -160,15 +165,25 @@ impl Up {
         (launched, interrupted)
     }
 
-    /// `error` of a launch whose shim has gone without an answer; another where its sandbox was removed.
-    async fn unless_sandbox_went(&self, error: Error) -> Error {
-        let Some((id, folder)) = &self.sandbox else { return error };
-        if let By::Nobody = self.by {
-            // Whoever removes it has its lock until it is removed; so has a new shim, which answers.
-            let mut patience = Patience::with(folder);
-            while matches!(folder.owner(), Ok(Owner::Shim)) && !serves(folder).await && !patience.is_over().await {}
+    /// `error` of a wait for the end of what was launched; another where the task was removed with its sandbox.
+    pub async fn unless_removed_with_sandbox(&self, error: Error) -> Error {
+        if error.kind() != Kind::NotFound {
+            return error;
         }
-        if sandbox::has_gone(folder) { sandbox::removed(id) } else { error }
+        let Some(sandbox) = self.sandbox_that_went().await else { return error };
+        let task = &self.shim.id;
+        let message =
+            format!("sandbox {sandbox} is being removed, and task {task} with it, before it was known how that ended");
+        Error::new(Kind::WrongState, message).hint(events_tell(task))
+    }
+
+    /// The task's sandbox, where that was removed: its shim has gone without an answer.
+    async fn sandbox_that_went(&self) -> Option<&TaskId> {
+        let (id, folder) = self.sandbox.as_ref()?;
+        // Whoever removes it has its lock until it is removed; so has a new shim, which answers.
+        let mut patience = Patience::with(folder);
+        while matches!(folder.owner(), Ok(Owner::Shim)) && !serves(folder).await && !patience.is_over().await {}
+        sandbox::has_gone(folder).then_some(id)
     }
 
     async fn launched(&mut self, launched: Result<LaunchResponse>) -> Result<LaunchResponse> {
@@ -205,7 +220,12 @@ impl Up {
             }
             break;
         }
-        let pid = self.folder.record()?.and_then(|record| record.pid).unwrap_or_default();
+        let pid = match self.folder.record() {
+            // It has ended, and was removed since.
+            Err(error) if error.kind() == Kind::NotFound => None,
+            record => record?.and_then(|record| record.pid),
+        };
+        let pid = pid.unwrap_or_default();
         Ok(LaunchResponse { pid, ..LaunchResponse::default() })
     }
 
@@ -215,7 +235,10 @@ impl Up {
         if let By::Sandbox(_) = self.by {
             self.by = By::Nobody;
         }
-        let record = self.folder.record()?;
+        let record = match self.folder.record() {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(removed_meanwhile(&self.shim.id)),
+            record => record?,
+        };
         let may_have_run = record.is_some_and(|record| self.folder.may_have_run(&record));
         Ok(if may_have_run { error } else { never_started(&self.shim.id) })
     }
@@ -320,7 +343,7 @@ fn never_started(id: &str) -> Error {
 }
 
 /// The error for what somebody else removes or replaces while its shim starts.
-fn removed_meanwhile(id: &TaskId) -> Error {
+fn removed_meanwhile(id: &str) -> Error {
     Error::new(Kind::WrongState, format!("{id} was removed while it was being started"))
         .hint("somebody else removes or replaces it at the same time; look at which one is there, or try again")
 }

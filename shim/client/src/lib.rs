@@ -91,7 +91,7 @@ pub use adopt::{adopt, find_or_adopt, live};
 #[doc(hidden)]
 pub use ending::{Removal, remove, remove_ended, report, runs, stop};
 #[doc(hidden)]
-pub use errors::{dead, end_not_known, exited, starting, unknown};
+pub use errors::{dead, end_not_known, exited, starting, unknown, unless_removed};
 #[doc(hidden)]
 pub use events::Changes;
 #[doc(hidden)]

@@ -33,7 +33,9 @@ pub(crate) fn removed(id: &TaskId) -> Error {
 
 /// Whether the sandbox in this folder, which is pinned, was taken down.
 pub(crate) fn has_gone(folder: &Folder) -> bool {
-    !folder.is_still_there() || matches!(folder.sandbox(), Ok(Some(record)) if record.taken_down)
+    let is_taken_down = matches!(folder.sandbox(), Ok(Some(record)) if record.taken_down);
+    // In this order, as it may be removed meanwhile.
+    is_taken_down || !folder.is_still_there()
 }
 
 /// The error for a call that needs a sandbox while the sandbox is still being made.

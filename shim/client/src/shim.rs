@@ -14,7 +14,7 @@ use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, connect_watched, patient};
-use crate::errors::{dead, exited, starting, unknown};
+use crate::errors::{dead, exited, starting, unknown, unless_removed};
 use crate::left_behind::{Socket, gone, is_held, replaced, report_in, socket_of};
 use crate::patience::{self, ANSWERS_WITHIN, BEFORE_ASKING, POLLS, Patience, silent, turned_away};
 use bowline_protocol::wire::proto::bowline::{
@@ -237,7 +237,14 @@ impl Shim {
 
     /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task, or turned
     /// us away and must be asked again.
+    ///
+    /// # Errors
+    /// `NotFound` when somebody removes the task meanwhile.
     pub async fn wait(&self) -> Result<Option<ExitReport>> {
+        self.ended().await.map_err(|error| unless_removed(&self.folder, &self.id, error))
+    }
+
+    async fn ended(&self) -> Result<Option<ExitReport>> {
         let request = TaskRequest { folder: self.folder_of_member(), ..self.request() };
         let error = match self.client.wait(patient(), &request).await {
             Ok(response) => {

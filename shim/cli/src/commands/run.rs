@@ -90,6 +90,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         }
         Err(error) => {
             let _ = session.what_is_there();
+            let error = up.unless_removed_with_sandbox(error).await;
             // A shim that does not answer may recover.
             return Err(if error.kind() == Kind::Unavailable { error } else { up.bereft(error, rm) });
         }

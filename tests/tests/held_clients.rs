@@ -123,3 +123,35 @@ fn a_member_of_a_replaced_sandbox_is_told_of_that_and_no_death() {
     held.finish().assert_refused(125, &[&name, "is being removed"]);
     next.rm([]);
 }
+
+#[test]
+fn a_sandbox_removed_as_it_is_made_was_removed_and_not_killed() {
+    let host = Host::new();
+    let id = host.new_id();
+    // Connected, and about to ask for the sandbox; then about to undo it.
+    let flags = [stop_at("getsockopt", 2), stop_at("flock", 2)];
+    let flags = flags.each_ref().map(String::as_str);
+    let mut create = Held::begin(&host, &flags, &["sandbox", "create", "--name", &id]);
+    assert!(create.is_held());
+    // It has told the shim to leave, and removes the folder in a moment.
+    let mut rm = Held::begin(&host, &[&stop_at("flock", 1)], &["sandbox", "rm", "-f", &id]);
+    assert!(rm.is_held());
+    create.go_on();
+    create.is_held();
+    rm.go_on();
+    create.go_on();
+    rm.finish().assert_code(0);
+    create.finish().assert_refused(125, &[&id, "was removed"]);
+}
+
+#[test]
+fn a_sandbox_removed_once_it_is_made_is_no_task_that_is_missing() {
+    let host = Host::new();
+    let id = host.new_id();
+    // The sandbox is made, and its folder was looked into to say so.
+    let mut create = Held::begin(&host, &[&stop_at("getsockopt", 4)], &["sandbox", "create", "--name", &id]);
+    assert!(create.is_held());
+    host.bowline(["sandbox", "rm", "-f", &id]).assert_code(0);
+    create.go_on();
+    create.finish().assert_refused(125, &[&format!("sandbox {id}"), "was removed"]);
+}

@@ -119,6 +119,24 @@ impl Up {
         }
     }
 
+    /// Has the shim make the sandbox that the folder describes.
+    ///
+    /// # Errors
+    /// Why there is no sandbox: the caller abandons it. `WrongState` where somebody else has removed it meanwhile.
+    pub async fn create_sandbox(&mut self) -> Result<()> {
+        let broken = match self.shim.create_sandbox_or_break_off().await? {
+            Ok(()) => return Ok(()),
+            Err(broken) => broken,
+        };
+        // One that was told to leave, as somebody removes the sandbox, ends by itself.
+        let has_left = match &mut self.by {
+            By::Us(child) => ends(child) && child.wait().is_ok_and(|ended| ended.success()),
+            By::Sandbox(_) | By::Nobody => false,
+        };
+        let is_removed = has_left || !self.folder.is_still_there();
+        Err(if is_removed { removed_meanwhile(&self.shim.id) } else { broken })
+    }
+
     /// Launches the task; answers once its program is executed. If the shim dies before it has answered, a new one takes
     /// the task over where its program was started.
     ///
@@ -387,7 +405,10 @@ fn ends(child: &Child) -> bool {
 
 /// Stops our own shim, which would otherwise wait for a request forever. Returns whether a signal killed it.
 fn dismiss(child: &mut Child) -> bool {
-    terminate(child);
+    // Not one that was waited for: its pid may be another's by now.
+    if let Ok(None) = child.try_wait() {
+        terminate(child);
+    }
     child.wait().is_ok_and(|status| status.signal().is_some())
 }
 

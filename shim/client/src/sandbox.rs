@@ -112,7 +112,21 @@ impl Shim {
     }
 
     pub async fn create_sandbox(&self) -> Result<()> {
-        self.told(self.client.create_sandbox(patient(), &Empty::default())).await.map(drop)
+        self.create_sandbox_or_break_off().await?
+    }
+
+    /// Like [`Shim::create_sandbox`]; the inner error is a connection that broke off before the answer.
+    pub(crate) async fn create_sandbox_or_break_off(&self) -> Result<Result<()>> {
+        let answer = async {
+            match self.client.create_sandbox(patient(), &Empty::default()).await {
+                Ok(_) => Ok(Ok(())),
+                Err(error) => match from_status(&error) {
+                    None => Ok(Err(self.refused(&error).await)),
+                    Some(told) => Err(told),
+                },
+            }
+        };
+        self.unless_silent(answer).await
     }
 
     /// Everything that is known of the sandbox.

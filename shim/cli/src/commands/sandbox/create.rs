@@ -52,7 +52,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let mut signals = Signals::watch(&ENDING)?;
     let interrupted = || Error::new(Kind::Internal, format!("the creation of sandbox {id} was interrupted"));
     let up = Up::shim(&id, &shim_cgroup, &Programs::default(), || state.create_sandbox(&id, &record)).await;
-    let up = match (up, signals.next_ending_now()) {
+    let mut up = match (up, signals.next_ending_now()) {
         (Ok(up), None) => up,
         (Ok(up), Some(signal)) => {
             return Ok(tell_of_interrupt(&up.abandon_sandbox(state, &id, interrupted()), signal));
@@ -64,7 +64,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let made = tokio::select! {
         biased;
         signal = signals.next_ending() => Err(signal),
-        made = up.shim.create_sandbox() => Ok(made),
+        made = up.create_sandbox() => Ok(made),
     };
     match made {
         Ok(Ok(())) => {}
@@ -87,14 +87,20 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
             Ok(Err(error)) => (refused(replace, error).within(format_args!("members[{index}]")), None),
             Err(signal) => (interrupted(), Some(signal)),
         };
-        // Create everything or nothing.
-        let error = match rm::remove(state, &id, true).await {
+        // Create everything or nothing. What somebody else has given the name meanwhile is left alone.
+        let error = match rm::remove_in(state, up.folder(), &id, true).await {
             Ok(()) => error,
             Err(left) => error.hint(format!("besides, {left}")),
         };
         return signal.map_or(Err(error.clone()), |signal| Ok(tell_of_interrupt(&error, signal)));
     }
-    let found = examine(state, &id).await?;
+    let found = match examine(state, &id).await {
+        Err(error) if error.kind() == Kind::NotFound => {
+            let gone = Error::new(Kind::WrongState, "it was removed as soon as it was made");
+            return Err(removed_meanwhile(&id, gone));
+        }
+        found => found?,
+    };
     warn(&found, &[]);
     if json { json::print(&found) } else { say(id.as_str()) }?;
     Ok(0)

@@ -43,6 +43,8 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         Ok(bowline_client::Presence::Starting) => ("created", None),
         Ok(bowline_client::Presence::Dead | bowline_client::Presence::Exited(_)) => ("dead", None),
         Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+        // It was removed meanwhile.
+        Err(error) if error.kind() == Kind::NotFound => return Err(bowline_client::sandbox::unknown(id)),
         Err(error) => return Err(error),
     };
     let found = match found {

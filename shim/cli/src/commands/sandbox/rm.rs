@@ -40,8 +40,14 @@ pub async fn replaced(state: &StateDir, id: Option<&TaskId>) -> Result<()> {
 
 /// Removes one sandbox; with `force`, kills its members first.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
-    let folder = bowline_client::sandbox::folder(state, id)?.pinned()?;
-    match remove_this(state, &folder, id, force).await {
+    let folder = bowline_client::sandbox::folder(state, id)?;
+    let folder = folder.pinned().map_err(|_| bowline_client::sandbox::unknown(id))?;
+    remove_in(state, &folder, id, force).await
+}
+
+/// Removes the sandbox that is in this folder, which is pinned; nothing where somebody else has.
+pub async fn remove_in(state: &StateDir, folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
+    match remove_this(state, folder, id, force).await {
         // Somebody else was quicker.
         Err(error) if error.kind() == Kind::NotFound && matches!(folder.exists(), Ok(false)) => Ok(()),
         removed => removed,

@@ -322,6 +322,9 @@ pub struct ExecFacts {
     pub killed_at: Option<Moment>,
     /// Whether nothing is left of what was killed then.
     pub all_dead: bool,
+    /// When its process, and not what that has started, was sent SIGKILL.
+    #[serde(default)]
+    pub sent_kill: Option<Moment>,
     /// When its program was executed; when its deadline came if it never was.
     pub started_at: Option<Timestamp>,
     /// The number of the cgroup that was made for it.

@@ -70,12 +70,12 @@ impl Record {
     }
 
     /// Why `pid` and `pid_started` cannot be those of the task's init, by what is in its cgroup. What init has left in its pid
-    /// namespace ends a moment after it.
+    /// namespace ends a moment after it, and so do the threads of an init that ends.
     pub fn misnames_init(&self, layout: &Layout, cgroup: &Cgroup, init: Option<&Live>) -> Option<String> {
         let (pid, started) = self.pid.zip(self.pid_started)?;
         match init {
             Some(_) => {
-                let is_stranger = layout.member(cgroup, pid).is_none() && lives(pid);
+                let is_stranger = layout.member(cgroup, pid).is_none() && is(pid, |stat| stat.may_run());
                 is_stranger.then(|| format!("process {pid}, which `pid` in its record names, is not in its cgroup"))
             }
             None if !is_in_use(layout, cgroup) => None,
@@ -133,7 +133,12 @@ impl Record {
 }
 
 fn lives(pid: i32) -> bool {
-    proc_stat::read(pid).is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| !stat.ends()))
+    is(pid, |stat| !stat.ends())
+}
+
+/// Whether this is so of the process that has this pid now.
+fn is(pid: i32, so: impl Fn(&ProcStat<'_>) -> bool) -> bool {
+    proc_stat::read(pid).is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| so(&stat)))
 }
 
 fn is_in_use(layout: &Layout, cgroup: &Cgroup) -> bool {

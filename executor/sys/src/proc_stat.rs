@@ -90,6 +90,12 @@ impl<'a> ProcStat<'a> {
         self.has_ended() || any(9, PF_EXITING | PF_SIGNALED) || any(31, KILL)
     }
 
+    /// Whether a thread of the process may run: the first one has not ended, or there are others, which outlive it where
+    /// it has called pthread_exit(3).
+    pub fn may_run(&self) -> bool {
+        !self.ends() || self.number(20).is_some_and(|threads| threads > 1)
+    }
+
     /// Whether the process lives and has executed no program since it was forked.
     pub fn is_a_fork(&self) -> bool {
         !self.ends() && self.number(9).is_some_and(|flags| flags & PF_FORKNOEXEC != 0)
@@ -142,6 +148,15 @@ mod tests {
         assert!(!ends("S", 4_194_560, 0) && !ends("S", 4_194_304, 1 << 14));
         // At the end of a pid namespace; with a pending SIGKILL; in a core dump; as a zombie.
         assert!(ends("S", 4_194_308, 0) && ends("S", 4_194_304, 1 << 8) && ends("D", 4_195_328, 0) && ends("Z", 0, 0));
+    }
+
+    #[test]
+    fn one_with_other_threads_may_run_though_its_first_has_ended() {
+        let may_run = |state: &str, threads: u64| {
+            let text = format!("1 (x) {state} 1 1 1 0 -1 0 {}{threads} 0 7", "0 ".repeat(10));
+            ProcStat::parse(&text).is_some_and(|stat| stat.may_run())
+        };
+        assert!(may_run("Z", 2) && may_run("S", 1) && !may_run("Z", 1) && !may_run("Z", 0));
     }
 
     #[test]

@@ -4,9 +4,11 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::process_exists;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::damaged_records::{assert_ended, edit, read};
+use crate::exec::made_up::{headless, lives};
 
 /// What it lacks is named, the task runs on, and nothing but force ends it.
 #[test]
@@ -90,9 +92,12 @@ fn a_record_that_names_another_init_is_refused() {
         task.kill_shim(task.shim_pid());
         let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
         let its = stranger.id().cast_signed();
+        // It looks like an init that has ended.
+        let headless = headless(&host);
         let dead = i32::MAX / 2;
         for (named, [pid, started]) in [
             ("`pid`", [json!(its), json!(started(its))]),
+            ("`pid`", [json!(headless.pid()), json!(started(headless.pid()))]),
             ("`pid_started`", [json!(its), json!(1)]),
             ("`pid`", [json!(dead), json!(1)]),
         ] {
@@ -104,6 +109,9 @@ fn a_record_that_names_another_init_is_refused() {
             }
         }
         assert!(stranger.try_wait().expect("a child").is_none() && process_exists(pid));
+        lives(&headless);
+        headless.signal(Signal::KILL);
+        headless.finish();
         stranger.kill().expect("it lives");
         stranger.wait().expect("a child");
         fs::write(task.file("task.json"), &whole).expect("ours");

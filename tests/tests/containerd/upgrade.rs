@@ -219,6 +219,29 @@ fn terminals_and_files_stay_connected() {
     running.end();
 }
 
+/// On v1 a frozen process ends only once it is thawed, or moved away from where it is frozen.
+#[test]
+fn an_exec_killed_by_name_while_frozen_ends() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("exec sleep 1000");
+    let (bundle, shim, id) = (&running.bundle, &running.shim, &running.id);
+    let execs = ["a", "b", "c", "d"];
+    for exec in execs {
+        shim.run_exec(bundle, exec, &["/bin/sleep", "1000"], &Stdio::null());
+    }
+    shim.pause(id).expect("paused");
+    for exec in execs {
+        // The shim has no time to see that it is frozen.
+        shim.kill(id, exec, 9).expect("sent");
+        upgrade(&host, &containerd, shim, id);
+        assert_eq!(shim.status_at_end(id, exec), 137, "{exec}");
+    }
+    assert_eq!(shim.status(id, ""), "PAUSED");
+    shim.resume(id).expect("resumed");
+    running.end();
+}
+
 #[test]
 fn a_container_that_was_created_starts_afterwards() {
     let host = Host::new();

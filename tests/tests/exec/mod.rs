@@ -2,6 +2,7 @@
 
 mod delegated;
 mod interrupted;
+pub(crate) mod made_up;
 mod security;
 mod takeover;
 

@@ -7,6 +7,7 @@ use bowline_cgroup::ExecGroup;
 use bowline_model::clock::Moment;
 
 use crate::facts::{ExecFacts, TaskFacts};
+use crate::supervise::exec::slots::EXEC_NUMBERS;
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
 
@@ -83,7 +84,8 @@ impl Supervisor {
     /// Notes the cgroups of execs that a shim before this one has made.
     pub(crate) fn note_exec_groups(&self, task: &Task) {
         let names = task.with_cgroup(|cgroup| self.layout.names_below(cgroup)).unwrap_or_default();
-        let last = names.iter().filter_map(|name| group_number(name)).max();
+        // A task that has its cgroup may have made one with a number that no other could follow.
+        let last = names.iter().filter_map(|name| group_number(name)).filter(|n| EXEC_NUMBERS.contains(n)).max();
         task.facts.update(|facts| facts.exec_groups_made = last.unwrap_or_default());
     }
 

@@ -38,6 +38,9 @@ impl Supervisor {
         };
         let claim = task.exec_claim(number).map(|(claim, _)| claim);
         let claim = claim.filter(|claim| claim.is_unreaped() && held(&claim.pid));
+        if claim.is_some() {
+            task.will_send_exec(number, signal);
+        }
         // No other group has its number while it is unreaped.
         match claim.map(|claim| sys::signal_group(claim.pid, signal.number())) {
             None => Err(task.exec_has_exited(name)),
@@ -45,8 +48,11 @@ impl Supervisor {
                 let message = format!("cannot signal exec {name} of task {id}: {error}");
                 Err(Error::new(Kind::Internal, message))
             }
-            // Those that are in it have ended, and are not reaped.
-            Some(_) => Ok(()),
+            // Those that are in it have ended, and are not reaped, or were sent it.
+            Some(_) => {
+                task.end_exec_sent_kill(&self.layout, number);
+                Ok(())
+            }
         }
     }
 

@@ -49,6 +49,13 @@ impl Supervisor {
     fn begin_killing(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool) -> Moment {
         let since = Moment::now();
         task.facts.update(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
+        task.keep_exec(number);
+        let group = task.handles.borrow().execs.get(&number).and_then(|exec| exec.group.clone());
+        if let Some(group) = group.filter(|_| in_group && task.facts.read(|facts| facts.record.outlives_shim()))
+            && let Err(error) = group.note(Some(since.number()))
+        {
+            tracing::warn!(%error, "what an exec has started outlives it if this shim dies now");
+        }
         self.kill_on(task, number, claim, in_group, since);
         since
     }

@@ -266,7 +266,7 @@ impl Supervisor {
     /// the end of the task's init, and the kernel has counted a kill that its log does not say to be another's.
     fn is_oom_killed(&self, task: &Task, number: u64) -> bool {
         let by_shim = task.facts.read(|facts| {
-            let killed = facts.execs.get(&number).is_none_or(|exec| exec.killed_at.is_some());
+            let killed = facts.execs.get(&number).is_none_or(|exec| exec.killed_at.or(exec.sent_kill).is_some());
             killed || !facts.life.runs()
         });
         let init_ends = || {

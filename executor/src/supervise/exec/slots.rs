@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -50,6 +51,9 @@ const SENT: usize = 8;
 const TEXT: usize = 4;
 const PID: usize = SLOT - 4;
 
+/// The numbers that an earlier shim may have given: as many as every reader of JSON keeps exactly, so that others can follow.
+pub(crate) const EXEC_NUMBERS: RangeInclusive<u64> = 1..=1 << 53;
+
 /// The most bytes of a command that are kept.
 const COMMAND: usize = 256;
 
@@ -73,6 +77,12 @@ pub struct KeptExec {
     pub cloned_between: Option<[SinceBoot; 2]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Moment>,
+    /// When it was killed, with all that it has started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed_at: Option<Moment>,
+    /// When its process alone was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_kill: Option<Moment>,
     /// The number of its cgroup, where it is in one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u64>,
@@ -105,6 +115,8 @@ impl KeptExec {
             pid: exec.pid,
             cloned_between: exec.cloned_between,
             deadline: exec.deadline,
+            killed_at: exec.killed_at,
+            sent_kill: exec.sent_kill,
             group: exec.group.filter(|_| exec.in_group),
             started_at: exec.started_at,
             oom_kills_before: exec.oom_kills_before,
@@ -311,6 +323,7 @@ fn read(map: &MappedFile, at: usize) -> Option<KeptExec> {
     let length = map.load(at) as usize;
     let text = map.bytes()[at + TEXT..at + SLOT].get(..length).filter(|text| !text.is_empty())?;
     let exec: KeptExec = record::from_value(serde_json::from_slice(text).ok()?).ok()?;
+    EXEC_NUMBERS.contains(&exec.number).then_some(())?;
     // The texts of an earlier version may be longer.
     let stored = if length <= PID - TEXT { map.load(at + PID) as i32 } else { 0 };
     let pid = exec.pid.or(Some(stored).filter(|pid| *pid > 0 && exec.started_at.is_none()));

@@ -221,7 +221,10 @@ impl Supervisor {
         let give_up = Moment::now().after(ENDS_WITHIN);
         let mut wait = Duration::from_micros(200);
         while let Some(why) = record.misnames_init(&self.layout, cgroup, init) {
-            if init.is_some() || Moment::now() > give_up {
+            let ends = |live: &Live| {
+                proc_stat::read(live.pid).is_none_or(|stat| ProcStat::parse(&stat).is_none_or(|stat| stat.ends()))
+            };
+            if !init.is_none_or(ends) || Moment::now() > give_up {
                 return Err(why);
             }
             tokio::time::sleep(wait).await;

@@ -4,10 +4,13 @@
 //! ```text
 //!   slot ─► its process lives ─► an exec like any other, without streams and without a caller
 //!        │                     └► a health check ─► killed: the next one runs alone
-//!        └► it has gone ─► its end is an event, unless the journal has that ─► the slot is free
+//!        ├► it has gone ─► its end is an event, unless the journal has that ─► the slot is free
+//!        └► it is no exec of the task's ─► said in the log, and the slot is free
 //! ```
 //!
-//! Must not: signal a caller's exec before its deadline, nor take a process for one that was not cloned when the slot says so.
+//! Whoever may write to the file may name any process there, and this shim would end it at the deadline. Must not: signal a
+//! caller's exec before its deadline, nor take a process for one that was not cloned when the slot says so, or is not
+//! in the task's cgroup.
 
 use std::io;
 
@@ -19,7 +22,7 @@ use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
 use super::adoption::claim_by_pidfd;
-use crate::facts::{AskedBy, ExecEnd, ExecFacts, Killed};
+use crate::facts::{AskedBy, ExecEnd, ExecFacts, Killed, TaskFacts};
 use crate::lifecycle::exec::Life;
 use crate::supervise::exec::slots::{KeptExec, Left};
 use crate::supervise::handles::ExecHandles;
@@ -41,8 +44,14 @@ impl Supervisor {
         known.iter().for_each(|number| task.keep_exec(*number));
         for exec in kept.into_iter().filter(|exec| !known.contains(&exec.number)) {
             let number = exec.number;
-            let live = match self.live_exec(task, &exec) {
-                Ok(live) => live,
+            let live = match self.process_of(task, &exec) {
+                Ok(ExecProcess::Lives(live)) => Some(live),
+                Ok(ExecProcess::Gone) => None,
+                Ok(ExecProcess::NotAnExec(why)) => {
+                    tracing::warn!(number, pid = exec.pid, "an exec is not known any more: its slot names {why}");
+                    task.let_go_of_exec(number);
+                    continue;
+                }
                 Err(error) => {
                     // As where no descriptor is left. The slot stays: a later shim may find it.
                     tracing::warn!(%error, number, "whether an exec runs is not known");
@@ -66,10 +75,12 @@ impl Supervisor {
         }
     }
 
-    /// Takes over an exec that has ended without a shim, with its cgroup: what it has left there has no deadline.
+    /// Takes over an exec that has ended without a shim, with its cgroup: what it has left there has no deadline, unless it
+    /// was being killed too.
     fn take_over_end(&self, task: &Task, exec: KeptExec) {
         let mut handles = task.handles.borrow_mut();
-        let in_time = |exec: &KeptExec| exec.deadline.is_none_or(|deadline| Moment::now() < deadline);
+        let in_time =
+            |exec: &KeptExec| exec.killed_at.is_none() && exec.deadline.is_none_or(|deadline| Moment::now() < deadline);
         let group = exec.group.filter(|_| in_time(&exec)).and_then(|number| self.open_group(&handles, number));
         let group_number = group.as_ref().map(|group| group.number());
         handles.execs.insert(exec.number, ExecHandles { group, ..ExecHandles::default() });
@@ -96,23 +107,51 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The process of an exec, if it is still there.
+    /// The process that the slot of an exec names.
     ///
     /// # Errors
-    /// Where it may be, and cannot be looked at.
-    fn live_exec(&self, task: &Task, exec: &KeptExec) -> io::Result<Option<Live>> {
-        let Some((pid, between)) = exec.pid.zip(exec.cloned_between) else { return Ok(None) };
+    /// Where it may be there, and cannot be looked at.
+    fn process_of(&self, task: &Task, exec: &KeptExec) -> io::Result<ExecProcess> {
+        let Some((pid, between)) = exec.pid.zip(exec.cloned_between) else { return Ok(ExecProcess::Gone) };
         let stat = proc_stat::find(pid)?;
         let stat = stat.as_deref().and_then(ProcStat::parse);
-        let started = stat.as_ref().and_then(ProcStat::started);
-        let Some(started) = started.filter(|started| SinceBoot::include(between, *started)) else { return Ok(None) };
-        let live = sys::open_process(pid, started)?.map(|pidfd| Live { pid, pidfd });
-        // Of one that its shim had not heard of, it is not known by when it had begun: it is in the task, and nothing there
-        // is its parent, as it was the shim's child.
+        let started = stat.as_ref().and_then(ProcStat::started).filter(|at| SinceBoot::include(between, *at));
+        let Some((stat, started)) = stat.zip(started) else { return Ok(ExecProcess::Gone) };
+        let Some(pidfd) = sys::open_process(pid, started)? else { return Ok(ExecProcess::Gone) };
+        // By when an exec had begun of which its shim had not heard is not known: its number may be another's by now.
+        let is_identified = between[1] != SinceBoot::NOT_YET;
         let is_in_task = |pid| task.with_cgroup(|cgroup| self.layout.member(cgroup, pid).is_some()).unwrap_or_default();
-        let is_it = || is_in_task(pid) && !stat.and_then(|stat| stat.parent()).is_some_and(is_in_task);
-        Ok(live.filter(|_| between[1] != SinceBoot::NOT_YET || is_it()))
+        let is_execs = |facts: &TaskFacts| facts.execs.values().any(|exec| exec.pid == Some(pid));
+        let why = if !is_in_task(pid) {
+            let now = proc_stat::read(pid);
+            match now.as_deref().and_then(ProcStat::parse).filter(|stat| stat.may_run()) {
+                // It ends, or only its first thread does.
+                Some(stat) if stat.ends() => return Ok(ExecProcess::Gone),
+                // What has ended is in no cgroup. No signal reaches it, and its code may be known.
+                None if is_identified => None,
+                _ => Some("a process that is not in the task's cgroup"),
+            }
+        } else if task.pid() == Some(pid) || stat.parent().is_some_and(is_in_task) {
+            // An exec was a child of the shim, so that nothing in the task is its parent.
+            Some("a process that is no exec")
+        } else {
+            task.facts.read(is_execs).then_some("the process of another exec")
+        };
+        match why {
+            Some(_) if !is_identified => Ok(ExecProcess::Gone),
+            Some(why) => Ok(ExecProcess::NotAnExec(why)),
+            None => Ok(ExecProcess::Lives(Live { pid, pidfd })),
+        }
     }
+}
+
+/// What the slot of an exec names.
+enum ExecProcess {
+    /// The exec, which may have ended since.
+    Lives(Live),
+    Gone,
+    /// A process that is none of the task's execs, and which one it is.
+    NotAnExec(&'static str),
 }
 
 /// The facts of an exec whose end nobody has told.
@@ -134,6 +173,8 @@ fn facts_of(exec: &KeptExec, life: Life) -> ExecFacts {
         cloned_between: exec.cloned_between,
         // Nobody has what a check would tell.
         deadline: if exec.by == AskedBy::Check { Some(Moment::now()) } else { exec.deadline },
+        killed_at: exec.killed_at,
+        sent_kill: exec.sent_kill,
         oom_kills_before: exec.oom_kills_before,
         ..ExecFacts::default()
     }

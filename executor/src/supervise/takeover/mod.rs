@@ -88,6 +88,9 @@ impl Supervisor {
         let execs: Vec<(u64, ExecFacts)> = task.facts.read(|facts| facts.execs.clone().into_iter().collect());
         for (number, exec) in execs {
             self.run_exec_to_end(task, number);
+            if !exec.life.has_ended() {
+                task.go_on_with_kill_of_exec(&self.layout, number);
+            }
             if let (Some(since), false, Some((claim, in_group))) =
                 (exec.killed_at, exec.all_dead, task.exec_claim(number))
             {

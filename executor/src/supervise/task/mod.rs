@@ -517,23 +517,51 @@ impl Task {
     pub fn signal_exec(&self, layout: &Rc<Layout>, name: &str, signal: Signal) -> Result<()> {
         let gone = || self.exec_has_exited(name);
         let number = self.facts.read(|facts| facts.exec_named(name)).ok_or_else(gone)?;
-        let handles = self.handles.borrow();
-        let pidfd = handles.execs.get(&number).and_then(|exec| exec.pidfd.as_ref()).ok_or_else(gone)?;
+        let pidfd = self.exec_pidfd(number).ok_or_else(gone)?;
+        self.will_send_exec(number, signal);
         match sys::pidfd_send_signal(pidfd.as_fd(), signal.number()) {
             // Ended already, and not yet reaped.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
             outcome => outcome.doing(Kind::Internal, || format!("cannot signal exec {name} of task {}", self.id))?,
         }
-        if signal == Signal::KILL
-            && let Ok(pidfd) = pidfd.try_clone()
-        {
-            let (layout, killed, since) = (layout.clone(), Rc::new([pidfd]), Moment::now());
-            waits::begin(move || {
-                let (layout, killed) = (layout.clone(), killed.clone());
-                async move { all_ended(&layout, &*killed, since).await }
-            });
-        }
+        self.end_exec_sent_kill(layout, number);
         Ok(())
+    }
+
+    /// Notes that an exec is sent a signal, for a later shim too, as far as that has to go on with it.
+    pub(super) fn will_send_exec(&self, number: u64, signal: Signal) {
+        if signal == Signal::KILL {
+            let since = Moment::now();
+            self.facts.update(|facts| facts.execs.get_mut(&number).map(|exec| *exec.sent_kill.get_or_insert(since)));
+            self.keep_exec(number);
+        }
+    }
+
+    /// Has the process of an exec that was sent SIGKILL end, if it was, though another process has frozen it.
+    pub(super) fn end_exec_sent_kill(&self, layout: &Rc<Layout>, number: u64) {
+        let sent = self.facts.read(|facts| facts.execs.get(&number).and_then(|exec| exec.sent_kill));
+        let Some((since, pidfd)) = sent.zip(self.exec_pidfd(number)) else { return };
+        let (layout, killed) = (layout.clone(), Rc::new([pidfd]));
+        waits::begin(move || {
+            let (layout, killed) = (layout.clone(), killed.clone());
+            async move { all_ended(&layout, &*killed, since).await }
+        });
+    }
+
+    /// Goes on with a SIGKILL to an exec that another shim has noted, and may not have come to send.
+    pub(super) fn go_on_with_kill_of_exec(&self, layout: &Rc<Layout>, number: u64) {
+        if self.facts.read(|facts| facts.execs.get(&number).is_some_and(|exec| exec.sent_kill.is_some()))
+            && let Some(pidfd) = self.exec_pidfd(number)
+        {
+            // An error means that it has ended.
+            drop(sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL));
+            self.end_exec_sent_kill(layout, number);
+        }
+    }
+
+    /// A descriptor of the process of an exec that can be signalled.
+    fn exec_pidfd(&self, number: u64) -> Option<OwnedFd> {
+        self.handles.borrow().execs.get(&number)?.pidfd.as_ref()?.try_clone().ok()
     }
 }
 

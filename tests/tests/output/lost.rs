@@ -6,6 +6,7 @@ use std::fs;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Output, make_fifo};
 use bowline_tests::harness::{Ran, Task, binary, eventually, fds_of, touch};
+use rustix::pipe::pipe;
 use rustix::process::Signal;
 
 /// `bowline ARGS`, with the redirections of a shell.
@@ -88,6 +89,72 @@ fn attach_leaves_and_says_that_output_is_lost() {
     ran.assert_refused(125, &["lost", "cannot write to stdout", "No space left on device"]);
     assert_eq!(task.status(), "running");
     eventually("nothing of it is left", || (attached(&task) == 0).then_some(()));
+    task.end();
+}
+
+/// As a `run` of it says.
+#[test]
+fn attach_says_that_the_tasks_own_file_is_full() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=64k");
+    let file = disk.path().join("out");
+    let toml = format!(
+        "command = 'sh'\nargs = ['-c', 'until [ -e /tmp/go ]; do sleep 0.02; done; seq 1 100000; exit 3']\n\
+         output.stdout = '{}'",
+        file.display()
+    );
+    let task = host.described(&toml).start();
+    let attach = host.spawn(["attach", task.id()]);
+    eventually("it is attached", || (attached(&task) > 0).then_some(()));
+    touch(task.program_pid(), "go");
+    let why = format!("cannot write {} bytes to {}", SEQ - 65_536, file.display());
+    attach.finish().assert_refused(125, &["lost", &why, "No space left on device", "ended with 3"]);
+    task.bowline("rm", []).assert_code(0);
+    drop(disk);
+}
+
+/// Where results cannot be written, it is said; where nobody reads them, they are not missed.
+#[test]
+fn what_lists_says_that_its_output_is_lost() {
+    let host = Host::new();
+    let task = host.task("echo out; exec sleep 1000").start();
+    task.wait_for_line("out");
+    let id = task.id();
+    let (facts, stats) = (format!("inspect --facts {id}"), format!("stats {id}"));
+    let (top, events, inspect, explain) =
+        (format!("top --once {id}"), format!("events {id}"), format!("inspect {id}"), format!("explain {id}"));
+    for command in [
+        "ps",
+        "ps --json",
+        "ps -q",
+        "top --once --json",
+        "stats --json",
+        "events --json",
+        "sandbox ls",
+        "metrics --once",
+        "doctor",
+        "schema",
+        "man",
+        "completions bash",
+        "--help",
+        "--version",
+        "run --help",
+        &facts,
+        &stats,
+        &top,
+        &events,
+        &inspect,
+        &explain,
+    ] {
+        let ran = redirected(&host, &format!("{command} >/dev/full"));
+        ran.assert_refused(125, &["cannot write to stdout", "No space left on device"]);
+        let mut unread = host.command(binary("bowline"));
+        unread.args(command.split(' '));
+        let ((read, write), (nothing, _)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
+        drop(read);
+        let ran = host.spawn_command_with(unread, nothing, write).finish();
+        assert!(ran.code == Some(0) && ran.err().is_empty(), "{command}: {ran}");
+    }
     task.end();
 }
 

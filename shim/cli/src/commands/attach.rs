@@ -16,7 +16,7 @@ use crate::ui::terminal;
 use bowline_client::{Presence, Shim, dead, exited, starting};
 use bowline_protocol::wire::proto::bowline::WindowSize;
 
-/// Runs `bowline attach`; exits with the task's code if the task ends.
+/// Runs `bowline attach`; exits with the task's code if the task ends and no output of it is lost.
 pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> {
     let mut shim = reach::live_pinned(state, id).await?;
     let folder = shim.folder().clone();
@@ -30,6 +30,9 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
         let message = format!("task {id} is paused: nothing would happen");
         return Err(Error::new(Kind::WrongState, message).hint(format!("let it go on with `bowline resume {id}`")));
     }
+    // Who has started the task may remove the folder as soon as it has ended.
+    let record = folder.record().ok().flatten();
+    let files = record.and_then(|record| record.description().ok().map(|task| task.output.clone())).unwrap_or_default();
     let input = task.takes_input && !args.no_stdin;
     let raw = task.terminal && input && terminal::is_stdin();
     let outputs = Outputs { stdout: true, stderr: !task.terminal };
@@ -87,7 +90,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
         }
     };
     let passed = session.until_closed();
-    passed.map_err(|error| outcome::lost(error, id, &report))?;
+    passed.and_then(|()| outcome::written(&files, &report)).map_err(|error| outcome::lost(error, id, &report))?;
     outcome::code(id, &report)
 }
 

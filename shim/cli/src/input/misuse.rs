@@ -4,12 +4,12 @@
 //! to read more. Must not: handle anything but arguments.
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::exit_code::USAGE;
+use crate::exit_code::{FAILED, USAGE};
 use crate::input::args::Cli;
 use crate::input::docker_words;
 use crate::ui::print::complain;
@@ -22,21 +22,30 @@ pub fn tell(error: &clap::Error) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     if !error.use_stderr() {
-        // Help and version. Ignore errors: there is nowhere to report them.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        // Help and version.
+        return printed(error.print());
     }
     // `bowline` alone, or a group of commands alone, asks for help; clap calls it an error once BOWLINE_STATE is set.
     if [ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ErrorKind::MissingSubcommand].contains(&error.kind()) {
         let help = called(std::env::args_os().skip(1)).render_help();
-        let _ = write!(anstream::stdout(), "{}", help.ansi());
-        return ExitCode::SUCCESS;
+        return printed(write!(anstream::stdout(), "{}", help.ansi()));
     }
     let text = error.render().to_string();
     // Use the first paragraph; the second repeats the hint, and the third is the usage.
     let first: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
     complain(first.join(" ").trim_start_matches("error: "), Some(&hint(error, std::env::args_os().skip(1))));
     ExitCode::from(USAGE)
+}
+
+/// Says that a help could not be printed. A reader that is gone is no error.
+fn printed(outcome: io::Result<()>) -> ExitCode {
+    match outcome.and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(&format!("cannot write to stdout: {error}"), None);
+            ExitCode::from(FAILED)
+        }
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
+    }
 }
 
 /// The word after `-h` of a command that starts something: docker and podman take it for the host name.

@@ -43,6 +43,28 @@ fn a_read_only_state_folder_hides_no_task() {
     dead.end();
 }
 
+/// What cannot be removed there is the folder, and not what a task has never had.
+#[test]
+fn on_a_read_only_state_folder_rm_f_ends_a_task_and_names_it() {
+    for toml in ["", "network.mode = 'host'", "network.mode = 'none'", "init = false"] {
+        let host = Host::new();
+        let task = host.task("echo ready; exec sleep 1000").toml(toml).start();
+        task.wait_for_line("ready");
+        let pid = task.pid();
+        task.kill_shim(task.shim_pid());
+        for _ in 0..2 {
+            let ran = read_only(&host, ["rm", "-f", task.id()]);
+            let folder = task.file("").to_string_lossy().trim_end_matches('/').to_owned();
+            ran.assert_refused(125, &[&format!("cannot remove {folder}:"), "Read-only file system"]);
+            assert!(!process_exists(pid), "{ran}");
+        }
+        let ran = read_only(&host, ["gc", task.id()]);
+        assert!(!ran.err().contains("network namespace"), "{ran}");
+        task.bowline("rm", ["-f"]).assert_code(0);
+        host.assert_nothing_left_without_rm();
+    }
+}
+
 #[test]
 fn a_folder_in_place_of_a_task_s_file_is_a_row_and_no_obstacle() {
     for name in ["exit.json", "task.json", "lock"] {

@@ -12,13 +12,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
-use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use bowline_error::{Doing, Kind, Result};
 use bowline_model::folder::{Folder, Lock, StateDir};
 use bowline_spec::host_limits::{Manifest, UnitName};
+use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 
 use crate::hostside::systemd::host::DropIn;
@@ -134,10 +134,7 @@ fn create(folder: &Path) -> Result<()> {
 }
 
 fn forget(file: &Path) -> Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed.doing(Kind::Internal, || format!("cannot remove {}", file.display())),
-    }
+    sys::remove_if_there(file).doing(Kind::Internal, || format!("cannot remove {}", file.display()))
 }
 
 #[cfg(test)]

@@ -39,6 +39,19 @@ pub fn read_up_to(reader: impl Read, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Removes a file. One that is not there is fine, also on a disk that is read-only, which unlink(2) says first.
+///
+/// # Errors
+/// Why a file that is there cannot be removed.
+pub fn remove_if_there(path: &Path) -> io::Result<()> {
+    let is_there = || !path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem && !is_there() => Ok(()),
+        removed => removed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,10 +5,10 @@
 //! without it: bridge, for instance, learns the addresses of its rules from the interface.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
@@ -46,8 +46,5 @@ pub fn unpin(folder: &Path) -> Result<()> {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT | Errno::PERM) => {}
         Err(errno) => return Err(Error::new(Kind::Internal, format!("{}: {errno}", what()))),
     }
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed.doing(Kind::Internal, what),
-    }
+    sys::remove_if_there(&path).doing(Kind::Internal, what)
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::json::record;
 use bowline_model::trust;
+use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -105,10 +106,7 @@ impl Kept {
 
     pub fn forget(folder: &Path) -> Result<()> {
         let path = folder.join(FILE);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            removed => removed.doing(Kind::Internal, || format!("cannot remove {}", path.display())),
-        }
+        sys::remove_if_there(&path).doing(Kind::Internal, || format!("cannot remove {}", path.display()))
     }
 
     /// Writes the record, or deletes it if nothing is begun.

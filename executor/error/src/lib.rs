@@ -4,6 +4,7 @@
 //! the only thing that wire and exit codes depend on. Must not: decide by matching text.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
@@ -129,16 +130,33 @@ pub fn together(errors: impl IntoIterator<Item = Error>) -> Result<()> {
     all.map_or(Ok(()), Err)
 }
 
-/// Shortens a text to at most `most` bytes: its beginning says what was done, and its end why that failed.
+/// Shortens a text as [`Error`] does its message, for whoever reports something without one.
+pub fn bounded_message(text: &str) -> Cow<'_, str> {
+    shortened(text, MOST_OF_MESSAGE)
+}
+
+/// Shortens a name, a path or a value that a message mentions, so that there is room for the rest.
+pub fn bounded_name(text: &str) -> Cow<'_, str> {
+    shortened(text, MOST_OF_FIELD)
+}
+
 fn bounded(text: String, most: usize) -> String {
+    match shortened(&text, most) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(short) => short,
+    }
+}
+
+/// Shortens a text to at most `most` bytes: its beginning says what was done, and its end why that failed.
+fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     const GAP: &str = " … ";
     if text.len() <= most {
-        return text;
+        return text.into();
     }
     let half = (most - GAP.len()) / 2;
     let before = (0..=half).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     let after = (text.len() - half..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    format!("{}{GAP}{}", &text[..before], &text[after..])
+    format!("{}{GAP}{}", &text[..before], &text[after..]).into()
 }
 
 impl fmt::Display for Error {

@@ -3,7 +3,7 @@
 //!
 //! Must not: launch, supervise or end anything.
 
-pub use bowline_error::{Doing, Error, Kind, Result};
+pub use bowline_error::{Doing, Error, Kind, Result, bounded_message, bounded_name};
 
 pub mod clock;
 pub mod events;

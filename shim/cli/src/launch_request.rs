@@ -18,6 +18,7 @@ use crate::exit_code::by_signal;
 use crate::input::args::task::TaskArgs;
 use crate::input::description;
 use crate::input::flags::Flags;
+use crate::input::misuse;
 use crate::ui::print::complain;
 use crate::ui::signals::Signals;
 use crate::ui::terminal;
@@ -101,7 +102,12 @@ impl Wanted {
 pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
     let Secrets { files, env } = wanted.secrets;
     let secret = |Secret { name, content }| proto::Secret { name, content, ..proto::Secret::default() };
-    let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")?;
+    let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON");
+    // A path is the only thing in it that may not be UTF-8.
+    let task = task.map_err(|error| match misuse::not_utf8(std::env::args_os()) {
+        Some(word) => Error::new(Kind::Usage, format!("the argument {word} is not UTF-8")).hint(misuse::NOT_UTF8),
+        None => error,
+    })?;
     Ok(LaunchRequest {
         task,
         size: Some(terminal::size()).into(),

@@ -3,10 +3,12 @@
 //! Prints one line that says what is wrong, and a hint: what stands for a word of docker's, or clap's suggestion and where
 //! to read more. Must not: handle anything but arguments.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use bowline_model::bounded_name;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit_code::{FAILED, USAGE};
@@ -30,11 +32,40 @@ pub fn tell(error: &clap::Error) -> ExitCode {
         let help = called(std::env::args_os().skip(1)).render_help();
         return printed(write!(anstream::stdout(), "{}", help.ansi()));
     }
-    let text = error.render().to_string();
+    if error.kind() == ErrorKind::InvalidUtf8
+        && let Some(word) = not_utf8(std::env::args_os())
+    {
+        complain(&format!("the argument {word} is not UTF-8"), Some(NOT_UTF8));
+        return ExitCode::from(USAGE);
+    }
+    let text = with_short_words(error.render().to_string(), std::env::args_os());
     // Use the first paragraph; the second repeats the hint, and the third is the usage.
     let first: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
     complain(first.join(" ").trim_start_matches("error: "), Some(&hint(error, std::env::args_os().skip(1))));
     ExitCode::from(USAGE)
+}
+
+/// What to do with bytes that are not UTF-8.
+pub const NOT_UTF8: &str = "arguments, names, paths and variables of a task are UTF-8; a script that it runs may have any bytes, \
+                            as in sh -c 'exec CMD \"$(printf \"\\377\")\"'";
+
+/// The first argument that is not UTF-8, in quotes and escaped.
+pub fn not_utf8(args: impl Iterator<Item = OsString>) -> Option<String> {
+    let word = args.filter_map(|word| word.into_string().err()).next()?;
+    Some(bounded_name(&format!("{word:?}")).into_owned())
+}
+
+/// Shortens what a message repeats of long arguments, so that it still says what is wrong with which of them.
+fn with_short_words(mut text: String, args: impl Iterator<Item = OsString>) -> String {
+    for word in args.filter_map(|word| word.into_string().ok()) {
+        let value = word.split_once('=').map(|(_, value)| value.to_owned());
+        for long in [Some(word), value].into_iter().flatten() {
+            if let Cow::Owned(short) = bounded_name(&long) {
+                text = text.replace(&long, &short);
+            }
+        }
+    }
+    text
 }
 
 /// Says that a help could not be printed. A reader that is gone is no error.
@@ -137,6 +168,20 @@ mod tests {
         assert_eq!(hinted(&["exec"]), "see `bowline exec --help`");
         assert_eq!(hinted(&["run", "--mem", "5", "ls"]), "perhaps --memory is meant; see `bowline run --help`");
         assert_eq!(hinted(&["sandbox", "create", "--bad"]), "see `bowline sandbox create --help`");
+    }
+
+    #[test]
+    fn what_is_long_leaves_room_for_what_is_wrong() {
+        let long = "a".repeat(100_000);
+        let args = || ["bowline", "run", "--memory", &long, "x"].map(OsString::from).into_iter();
+        let error = Cli::try_parse_from(args()).expect_err("no size");
+        let text = with_short_words(error.render().to_string(), args());
+        assert!(
+            text.len() < 2000 && text.contains("for '--memory <SIZE>'") && text.contains("is not a size"),
+            "{text}"
+        );
+        let flag = format!("--x={long}");
+        assert!(with_short_words(format!("no {long}"), [OsString::from(flag)].into_iter()).len() < 300);
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 
 use bowline_model::{Doing as _, Kind, Result};
+use bowline_model::bounded_message;
 
 use crate::ui::{colour, reader};
 
 /// Prints an error, and the likely fix, in one line each.
 pub fn complain(message: &str, hint: Option<&str>) {
-    let message = one_line(message);
+    let message = bounded_message(message);
+    let message = one_line(&message);
     let mut stderr = anstream::stderr().lock();
     let (error, hinted) = (colour::ERROR, colour::HINT);
     // Ignore errors: there is nowhere to report them.

@@ -51,7 +51,7 @@ pub use lock::{Lock, Owner};
 pub use state_dir::{LASTING, StateDir};
 
 /// The record of the task.
-const RECORD: &str = "task.json";
+pub const RECORD: &str = "task.json";
 /// The exit report, and the file that reserves room for it.
 const EXIT: &str = "exit.json";
 const RESERVED: &str = "exit.json.new";

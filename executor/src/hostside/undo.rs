@@ -14,7 +14,7 @@ use std::time::Duration;
 use bowline_cgroup::{self as cgroup, Layout, Permit, Unit};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::events::Event;
-use bowline_model::folder::{Folder, Lock, Record, died_with_shim};
+use bowline_model::folder::{Folder, Lock, RECORD, Record, died_with_shim};
 use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
@@ -97,7 +97,7 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     }
     layout.remove_empty(&cgroup::of_sandbox(&folder.name_on_host()));
     // By now nothing of the task uses it.
-    let first = first.or(undo_network(folder).err()).or_else(|| lives_on(folder, record.as_ref()?));
+    let first = first.or(undo_network(folder).err()).or_else(|| lives_on(folder, record.as_ref()?, found));
     if let Some(error) = first {
         return Err(error);
     }
@@ -105,14 +105,17 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     Ok(alone)
 }
 
-/// The error for a task whose init has outlived the removal of all that is known to be the task's.
-fn lives_on(folder: &Folder, record: &Record) -> Option<Error> {
+/// The error for a task whose init, by its record, has outlived the removal of all that is known to be the task's: of its
+/// cgroup too, if that was `found`. Somebody may have moved it elsewhere, or have changed the record.
+fn lives_on(folder: &Folder, record: &Record, found: bool) -> Option<Error> {
     let (pid, _) = record.pid.zip(record.pid_started).filter(|_| record.runs())?;
-    let id = folder.name();
-    let what = format!(
-        "process {pid}, the init of task {id} by its record, lives, and its cgroup is not known to be the task's"
+    let why = if found { "was not in the task's cgroup" } else { "its cgroup is not known to be the task's" };
+    let what = format!("process {pid}, the init of task {} by its record, lives, and {why}", folder.name());
+    let hint = format!(
+        "end process {pid} if it is the task's, as `ps -fp {pid}` shows; if it is not, remove `pid` from {}; then try again",
+        folder.file(RECORD).display()
     );
-    Some(Error::new(Kind::WrongState, what).hint(format!("end process {pid}, if it is the task's, and try again")))
+    Some(Error::new(Kind::WrongState, what).hint(hint))
 }
 
 /// Runs the poststop hooks of a task that is gone, unless they have been run. The caller holds the lock of the folder.

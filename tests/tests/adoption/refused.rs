@@ -120,6 +120,29 @@ fn a_record_that_names_another_init_is_refused() {
     }
 }
 
+/// The task is ended then, and the stranger is not: the hint is right for whichever of the two the record names.
+#[test]
+fn rm_f_leads_on_where_a_record_names_a_stranger() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let pid = task.program_pid();
+    task.kill_shim(task.shim_pid());
+    let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+    let its = stranger.id().cast_signed();
+    task.change_record(|record| (record["pid"], record["pid_started"]) = (json!(its), json!(started(its))));
+    let file = task.file("task.json");
+    let ran = task.bowline("rm", ["-f"]);
+    ran.assert_refused(125, &[&its.to_string(), "was not in the task's cgroup"]);
+    assert!(ran.err().contains(&format!("remove `pid` from {}", file.display())), "{ran}");
+    assert_ended(&[pid]);
+    task.change_record(|record| drop(record.as_object_mut().expect("fields").remove("pid")));
+    task.bowline("rm", ["-f"]).assert_code(0);
+    assert!(stranger.try_wait().expect("a child").is_none());
+    stranger.kill().expect("it lives");
+    stranger.wait().expect("a child");
+    host.assert_nothing_left_without_rm();
+}
+
 /// Others of its sandbox have a new shim, and it is told so.
 #[test]
 fn a_member_that_no_shim_can_take_over_is_named() {

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 
-use bowline_model::{Doing as _, Kind, Result};
 use bowline_model::bounded_message;
+use bowline_model::{Doing as _, Kind, Result};
 
 use crate::ui::{colour, reader};
 

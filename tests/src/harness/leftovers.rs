@@ -103,12 +103,30 @@ fn processes(names: &[String]) -> Vec<(i32, String)> {
 
 /// What process `pid` is, if it is one of `names`.
 fn describe(pid: i32, names: &[String]) -> Option<String> {
-    let read = |file: &str| {
-        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).replace('\0', " ")
-    };
-    let ours = ["cmdline", "environ", "cgroup"].iter().any(|file| has(&read(file), names));
-    (ours && pid.unsigned_abs() != std::process::id()).then(|| read("cmdline"))
+    let is_ours = |pid| ["cmdline", "environ", "cgroup"].iter().any(|file| has(&read_of(pid, file), names));
+    if !is_ours(pid) || pid.unsigned_abs() == std::process::id() {
+        return None;
+    }
+    match zombies_parent(pid) {
+        // A daemon's parent is the host's init, which reaps it when it comes to that. cgroup v2 has its cgroup until then.
+        Some(parent) if parent.unsigned_abs() != std::process::id() && !is_ours(parent) => None,
+        Some(parent) => Some(format!("a zombie, which process {parent} does not reap: {}", read_of(parent, "cmdline"))),
+        None => Some(read_of(pid, "cmdline")),
+    }
+}
+
+fn read_of(pid: i32, file: &str) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+/// The parent of a process that has ended, with all its threads, and is not reaped.
+fn zombies_parent(pid: i32) -> Option<i32> {
+    let stat = read_of(pid, "stat");
+    // From field 3 of proc_pid_stat(5) on: the state, the parent, and in field 20 the number of threads.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    (fields[0] == "Z" && threads <= 1).then(|| fields[1].parse().ok()).flatten()
 }
 
 /// All cgroups with one of `names` in their path, parents before children.
@@ -179,5 +197,40 @@ mod tests {
         fs::remove_file(netns).expect("ours");
         fs::remove_dir_all(dir.path().join("s")).expect("ours");
         assert_eq!(found(), [] as [&str; 0]);
+    }
+
+    /// cgroup v2 has the cgroup of a zombie, by which it is one of the case's.
+    #[test]
+    fn a_zombie_is_found_where_its_parent_is_ours() {
+        let unified = kernel::hierarchies().into_iter().find(|(controllers, _)| controllers.is_empty());
+        let (true, Some((_, mount))) = (rustix::process::geteuid().is_root(), unified) else {
+            return crate::harness::skip("cgroups need root, and only v2 knows a zombie's");
+        };
+        let dir = tempfile::Builder::new().prefix("bl-").tempdir_in("/tmp").expect("a folder");
+        let name = dir.path().file_name().and_then(|name| name.to_str()).expect("ASCII").to_owned();
+        let cgroup = mount.join(&name);
+        fs::create_dir(&cgroup).expect("root may");
+        for is_ours in [false, true] {
+            // The child's parent reaps nothing.
+            let into = format!("sh -c 'echo $$ >{}/cgroup.procs' & exec sleep 1000", cgroup.display());
+            let mut parent = Command::new("/bin/sh");
+            parent.env_clear().args(["-c", &into]);
+            if is_ours {
+                parent.env("BOWLINE_TEST", &name);
+            }
+            let mut parent = parent.spawn().expect("a shell");
+            let stat = |pid| read_of(pid, "stat");
+            let pid = parent.id().cast_signed();
+            let zombie = eventually("a zombie", || {
+                // Once the shell has become sleep, its name is in no command line.
+                let executed = read_of(pid, "cmdline").starts_with("sleep").then_some(());
+                executed.and_then(|()| kernel::child_pids(pid).into_iter().find(|child| stat(*child).contains(") Z ")))
+            });
+            let left = found(&name, dir.path());
+            assert_eq!(left.iter().any(|left| left.starts_with(&format!("process {zombie}:"))), is_ours, "{left:?}");
+            parent.kill().expect("it lives");
+            parent.wait().expect("a child");
+        }
+        fs::remove_dir(&cgroup).expect("it is empty");
     }
 }

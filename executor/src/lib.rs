@@ -110,6 +110,7 @@ pub mod internal {
     pub use crate::hostside::housekeeping;
     pub use crate::hostside::past_shim::{PastShim, is_frozen, kill_shim, until_free};
     pub use crate::hostside::probe;
+    pub use crate::hostside::strangers::check_none_in_sandbox;
     pub use crate::hostside::undo::{remove_folder, remove_unwritten, undo_bundle, undo_rest};
     pub use crate::hostside::undo_sandbox::{Undone, give_up_damaged_networks, undo_sandbox};
     pub use crate::oci::features::features;

@@ -69,6 +69,11 @@ impl Cgroup {
         })
     }
 
+    /// Where it is below every hierarchy.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The cgroup's systemd unit, if systemd made it.
     pub fn unit(&self) -> Option<&Unit> {
         self.unit.as_ref()

@@ -212,8 +212,9 @@ impl Layout {
         pids
     }
 
-    /// The listed processes that have not ended: an ended one is listed for a moment longer.
-    fn living(&self, cgroup: &Cgroup) -> Vec<i32> {
+    /// The processes in the cgroup and in those below it, in any hierarchy, that have not ended: an ended one is listed for
+    /// a moment longer. 0 for a process of another pid namespace.
+    pub fn living(&self, cgroup: &Cgroup) -> Vec<i32> {
         let lives = |pid: &i32| match sys::pidfd_open(*pid) {
             Ok(pidfd) => !has_ended(&pidfd, Duration::ZERO),
             // It has gone, or is in another pid namespace.

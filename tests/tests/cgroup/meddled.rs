@@ -54,17 +54,30 @@ fn a_task_frozen_by_others_is_paused_until_it_is_resumed() {
 }
 
 #[test]
-fn what_somebody_has_moved_to_a_sandbox_ends_with_it() {
+fn a_stranger_in_a_sandbox_is_named_and_ends_by_force() {
     let host = Host::new();
-    for controller in ["memory", "freezer"] {
+    for (controller, is_dead) in [("memory", false), ("freezer", false), ("memory", true), ("freezer", true)] {
         let sandbox = host.sandbox().create();
+        let task = sandbox.task("sleep 1000").start();
+        sandbox.lose(&task);
         let mut sleep = host.command("sleep");
         sleep.arg("1000");
-        let stranger = host.spawn_command(sleep);
-        let path = sandbox.inspect()["cgroup"].as_str().expect("a path")[1..].to_owned();
-        let procs = hierarchy(controller).join(path).join("cgroup.procs");
+        let mut stranger = host.spawn_command(sleep);
+        let path = sandbox.inspect()["cgroup"].as_str().expect("a path").to_owned();
+        let procs = hierarchy(controller).join(&path[1..]).join("cgroup.procs");
         fs::write(procs, stranger.pid().to_string()).expect("root may");
-        sandbox.bowline("rm", []).assert_code(0);
+        if is_dead {
+            sandbox.kill_shim();
+        }
+        let named = format!("process {} (sleep)", stranger.pid());
+        for _ in 0..2 {
+            sandbox.bowline("rm", []).assert_refused(125, &[sandbox.id(), &path, &named]);
+        }
+        assert!(stranger.is_running());
+        if !is_dead {
+            sandbox.task("echo joined").run().assert_says("joined");
+        }
+        sandbox.bowline("rm", ["-f"]).assert_code(0);
         assert_eq!(stranger.finish().code, None, "{controller}");
     }
     host.assert_nothing_left_without_rm();

@@ -24,6 +24,7 @@ use oci_spec::runtime::LinuxResources;
 
 use super::Sandbox;
 use crate::facts::SandboxFacts;
+use crate::hostside::strangers;
 use crate::hostside::task_units as units;
 use crate::lifecycle::sandbox::{Life, Trigger};
 use crate::lifecycle::shim;
@@ -219,7 +220,7 @@ impl Supervisor {
     /// Takes the sandbox down; the shim leaves afterwards. Returns the helpers that were moved to the root cgroup.
     ///
     /// # Errors
-    /// `WrongState` while members run, unless `force` is set; the errors of plugins that cannot undo what they
+    /// `WrongState` while members run, or somebody else's processes are in the sandbox's cgroup, unless `force` is set; the errors of plugins that cannot undo what they
     /// added. The removal can then be tried again.
     pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<Vec<i32>> {
         let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await.map(|()| Vec::new()) };
@@ -281,6 +282,11 @@ impl Supervisor {
         self.kill_members();
         for task in &tasks {
             task.ended().await?;
+        }
+        if !force {
+            let overhead = self.overhead.path();
+            let check = |cgroup| strangers::check_none(&self.layout, cgroup, overhead.as_deref(), &sandbox.id);
+            sandbox.handles.borrow().cgroup.as_ref().map_or(Ok(()), check)?;
         }
         sandbox.apply(Trigger::Dismantle);
         if let Err(error) = sandbox.set_adoptable(false) {

@@ -1,6 +1,8 @@
 //! `sandbox rm`: removes the members, then the sandbox, then their records.
 
-use bowline_executor::internal::{Undone, give_up_damaged_networks, kill_shim, undo_sandbox, until_free};
+use bowline_executor::internal::{
+    Undone, check_none_in_sandbox, give_up_damaged_networks, kill_shim, undo_sandbox, until_free,
+};
 use bowline_model::folder::{Folder, Lock, StateDir};
 use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
@@ -138,6 +140,7 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: boo
     } else {
         folder.sandbox()?;
         state.members(id)?.iter().try_for_each(|member| check_ended(&state.folder(member), id, member))?;
+        check_none_in_sandbox(folder, id)?;
     }
     let Undone { moved, alone } = undo_sandbox(state, id, &spawn::systemd()?)?;
     tell_moved(id, &moved);

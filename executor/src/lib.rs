@@ -108,7 +108,7 @@ pub mod internal {
     pub use crate::facts;
     pub use crate::hostside::host_units;
     pub use crate::hostside::housekeeping;
-    pub use crate::hostside::past_shim::{PastShim, is_frozen, kill_shim, until_free};
+    pub use crate::hostside::past_shim::{PastShim, frozen_by, is_frozen, kill_shim, until_free};
     pub use crate::hostside::probe;
     pub use crate::hostside::strangers::check_none_in_sandbox;
     pub use crate::hostside::undo::{remove_folder, remove_unwritten, undo_bundle, undo_rest};
@@ -140,7 +140,7 @@ pub mod internal {
     pub use crate::view::sandbox_namespaces;
     pub use crate::waits;
     pub use bowline_cgroup::{
-        Unit, checked_path as checked_cgroup_path, is_ours as is_our_cgroup, is_v2 as is_cgroup_v2,
+        FrozenBy, Unit, checked_path as checked_cgroup_path, is_ours as is_our_cgroup, is_v2 as is_cgroup_v2,
         join_existing as join_cgroup,
     };
     #[cfg(feature = "absent")]

@@ -3,10 +3,17 @@
 //! The v1 freezer loses a process that is forked meanwhile (seen on 6.18): it freezes when the freeze is requested again. So
 //! each look requests it, and a cgroup that still does not freeze runs for a moment, as with runc.
 
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cgroup::Cgroup;
+use crate::hierarchy::Hierarchy;
 use crate::layout::Layout;
+use crate::membership::{Membership, UNIFIED};
+use crate::tree::open_dir;
+use crate::v1::{self, FREEZER};
+use crate::v2;
 
 /// How often the freeze is requested before the cgroup runs for a moment.
 const LOOKS: u32 = 16;
@@ -32,4 +39,36 @@ impl Freezing {
         let _ = layout.freeze(cgroup, !thaw);
         Some(if thaw { THAW } else { Duration::from_micros(200 << self.looks.min(8)) })
     }
+}
+
+/// What keeps a process frozen.
+#[derive(Debug)]
+pub struct FrozenBy {
+    /// The file of the cgroup, its own or one above that.
+    pub file: PathBuf,
+    /// What to write there to thaw the cgroup.
+    pub thaw: &'static str,
+}
+
+impl Layout {
+    /// What keeps a process frozen, if anything does.
+    pub fn frozen_by(&self, pid: i32) -> Option<FrozenBy> {
+        let process = Membership::of(pid).ok()?;
+        let freezes = |hierarchy: &&Hierarchy| hierarchy.unified || hierarchy.controllers.iter().any(|c| c == FREEZER);
+        self.hierarchies().iter().filter(freezes).find_map(|hierarchy| {
+            let own = process.path(if hierarchy.unified { UNIFIED } else { FREEZER })?;
+            own.ancestors().filter_map(|at| at.strip_prefix("/").ok()).find_map(|at| frozen_at(hierarchy, at))
+        })
+    }
+}
+
+/// How the cgroup at `path` is frozen, if it is by itself.
+fn frozen_at(hierarchy: &Hierarchy, path: &Path) -> Option<FrozenBy> {
+    // The root cgroup has an empty path.
+    let dir = open_dir(hierarchy.top(), &Path::new(".").join(path)).ok()?;
+    let (is_frozen, file, thaw) = match hierarchy.unified {
+        true => (v2::is_frozen_itself(dir.as_fd()), v2::FREEZE, v2::THAWED),
+        false => (v1::is_frozen_itself(dir.as_fd()), v1::STATE, v1::THAWED),
+    };
+    is_frozen.then(|| FrozenBy { file: hierarchy.mount().join(path).join(file), thaw })
 }

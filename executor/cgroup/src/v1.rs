@@ -18,6 +18,9 @@ use crate::write::{self, Write};
 pub const TASKS: &str = "tasks";
 /// The hierarchy whose subtree says which processes a task has: execs with a deadline have a child cgroup in it.
 pub const FREEZER: &str = "freezer";
+/// The file by which a cgroup is frozen.
+pub const STATE: &str = "freezer.state";
+pub const THAWED: &str = "THAWED";
 
 /// The file of the memory limit.
 const MEMORY_MAX: &str = "memory.limit_in_bytes";
@@ -224,12 +227,12 @@ pub fn register_oom(dir: BorrowedFd<'_>) -> rustix::io::Result<(OwnedFd, OwnedFd
 
 /// Starts to freeze the processes below `dir`, or thaws them.
 pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
-    write_at(dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" })
+    write_at(dir, STATE, if frozen { "FROZEN" } else { THAWED })
 }
 
 /// Whether every process below `dir` has stopped.
 pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
-    read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "FROZEN")
+    read_at(dir, STATE).is_ok_and(|state| state.trim() == "FROZEN")
 }
 
 /// Whether the processes of the cgroup `dir` are to be frozen by itself.
@@ -239,15 +242,15 @@ pub fn is_frozen_itself(dir: BorrowedFd<'_>) -> bool {
 
 /// Whether nothing freezes the processes of the cgroup `dir`, which may be frozen with a parent too.
 pub fn is_thawed(dir: BorrowedFd<'_>) -> bool {
-    read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "THAWED")
+    read_at(dir, STATE).is_ok_and(|state| state.trim() == THAWED)
 }
 
 /// Whether the processes in the cgroup at `path` below `top` are frozen, by themselves or with a
 /// parent, or about to be. The root cgroup has no such file.
 pub fn is_held(top: BorrowedFd<'_>, path: &Path) -> bool {
     let cgroup = open_dir(top, path.strip_prefix("/").unwrap_or(path));
-    let state = cgroup.and_then(|dir| read_at(dir.as_fd(), "freezer.state"));
-    state.is_ok_and(|state| state.trim() != "THAWED")
+    let state = cgroup.and_then(|dir| read_at(dir.as_fd(), STATE));
+    state.is_ok_and(|state| state.trim() != THAWED)
 }
 
 /// Thaws `dir` and everything below it: a cgroup that was frozen by itself stays frozen when its parent is thawed.

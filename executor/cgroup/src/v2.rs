@@ -25,6 +25,10 @@ pub const THREADS: &str = "cgroup.threads";
 /// The file that says whether a cgroup is in a threaded subtree.
 pub const TYPE: &str = "cgroup.type";
 
+/// The file by which a cgroup is frozen, and what thaws it.
+pub const FREEZE: &str = "cgroup.freeze";
+pub const THAWED: &str = "0";
+
 /// The file that kills all processes at once, since Linux 5.14.
 const KILL: &str = "cgroup.kill";
 
@@ -247,7 +251,7 @@ pub fn open_memory_events(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 
 /// Starts to freeze the processes below `dir`, or thaws them.
 pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
-    write_at(dir, "cgroup.freeze", if frozen { "1" } else { "0" })
+    write_at(dir, FREEZE, if frozen { "1" } else { THAWED })
 }
 
 /// Whether every process below `dir` has stopped.
@@ -257,12 +261,12 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
 
 /// Whether the processes of the cgroup `dir` are to be frozen by itself.
 pub fn is_frozen_itself(dir: BorrowedFd<'_>) -> bool {
-    read_at(dir, "cgroup.freeze").is_ok_and(|text| text.trim() == "1")
+    read_at(dir, FREEZE).is_ok_and(|text| text.trim() == "1")
 }
 
 /// Whether nothing freezes the processes of the cgroup `dir`: with a parent they freeze too.
 pub fn is_thawed(dir: BorrowedFd<'_>) -> bool {
-    let wanted = read_at(dir, "cgroup.freeze").is_ok_and(|text| text.trim() == "0");
+    let wanted = read_at(dir, FREEZE).is_ok_and(|text| text.trim() == THAWED);
     let events = read_at(dir, "cgroup.events");
     wanted && events.is_ok_and(|events| events.lines().any(|line| line == "frozen 0"))
 }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-use bowline_cgroup::{self as cgroup, Cgroup, Layout, has_ended};
+use bowline_cgroup::{self as cgroup, Cgroup, FrozenBy, Layout, has_ended};
 use bowline_error::{Doing as _, Error, Kind, Result};
 use bowline_model::folder::{Folder, Lock, Owner, Record};
 use bowline_spec::signal::Signal;
@@ -153,6 +153,12 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     }
     Err(Error::new(Kind::Internal, format!("{}: process {pid} did not end within {ENDED:?}", what()))
         .hint("a process ends when what it waits for in the kernel is done, or a frozen cgroup is thawed"))
+}
+
+/// What keeps the init of this record frozen, if anything does.
+pub fn frozen_by(record: &Record) -> Option<FrozenBy> {
+    let (pid, _) = record.pid.zip(record.pid_started).filter(|(pid, at)| proc_stat::started(*pid) == Some(*at))?;
+    cgroup::detect().ok()?.frozen_by(pid)
 }
 
 /// Whether the process is frozen with its cgroup on v1, where a frozen process looks like one that waits for a disk.

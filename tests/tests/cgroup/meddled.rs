@@ -243,6 +243,31 @@ fn a_task_moved_into_a_frozen_cgroup_can_be_stopped() {
 }
 
 #[test]
+fn a_stop_names_a_frozen_cgroup_above_and_waits_for_its_thaw() {
+    let host = Host::new();
+    let above = host.elsewhere("above");
+    let freezer = freezer_of(&above);
+    for (grace, is_thawed, code) in [("--grace=1h", true, 3), ("--grace=1s", false, 137)] {
+        let toml = format!("command = 'sh'\nargs = ['-c', \"{POLITE}\"]\ncgroup = '{}/t'", above.path());
+        let task = host.described(&toml).start();
+        task.wait_for_line("ready");
+        set_frozen(&freezer, true);
+        let stop = host.spawn(["stop", grace, task.id()]);
+        stop.wait_for_err(&freezer.display().to_string());
+        set_frozen(&freezer, !is_thawed);
+        stop.finish().assert_code(0);
+        task.wait().assert_code(code);
+        set_frozen(&freezer, false);
+        // One that is not frozen is not said to be.
+        let task = host.described(&toml).start();
+        task.wait_for_line("ready");
+        let ran = task.bowline("stop", ["--grace=50s"]);
+        assert_eq!((ran.code, ran.err()), (Some(0), String::new()));
+    }
+    above.remove();
+}
+
+#[test]
 fn a_task_whose_cgroup_was_emptied_is_stopped_all_the_same() {
     let host = Host::new();
     let elsewhere = host.elsewhere("elsewhere");

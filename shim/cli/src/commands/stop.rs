@@ -3,16 +3,22 @@
 use std::time::Duration as Elapsed;
 
 use bowline_client::spawn::Programs;
+use bowline_executor::internal::{FrozenBy, frozen_by};
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::values::Duration;
+use tokio::time::timeout;
 
 use crate::input::each_task::each;
 use crate::input::task_names::TaskRef;
 use crate::reach::past_shim;
+use crate::ui::print::complain;
 use crate::ui::progress;
+
+/// How long a stop may take until the command looks whether somebody else keeps the task frozen.
+const LOOK: Elapsed = Elapsed::from_millis(200);
 
 /// Stops tasks and returns when they have ended.
 pub async fn run(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, grace: Option<Duration>) -> Result<u8> {
@@ -38,9 +44,32 @@ fn grace_of(folder: &Folder) -> Option<Elapsed> {
     Some(folder.record().ok()??.task?.stop.grace())
 }
 
+/// Says that the task waits for somebody else, who has frozen another cgroup than its own: that the stop has thawed.
+fn tell_frozen(folder: &Folder, id: &TaskId) {
+    let Ok(Some(record)) = folder.record() else { return };
+    let Some(FrozenBy { file, thaw }) = frozen_by(&record) else { return };
+    if file.parent().is_some_and(|folder| folder.ends_with(record.cgroup.trim_start_matches('/'))) {
+        return;
+    }
+    let file = file.display();
+    let waits =
+        format!("task {id} is frozen by {file}: until that is thawed, it waits for the end of its grace period");
+    complain(&waits, Some(&format!("`echo {thaw} > {file}` thaws it")));
+}
+
 async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
     let grace = grace.map(Duration::as_std);
-    match bowline_client::stop(folder, id, signal, grace, &Programs::default()).await {
+    let programs = Programs::default();
+    let stopped = bowline_client::stop(folder, id, signal, grace, &programs);
+    tokio::pin!(stopped);
+    let stopped = match timeout(LOOK, &mut stopped).await {
+        Ok(stopped) => stopped,
+        Err(_) => {
+            tell_frozen(folder, id);
+            stopped.await
+        }
+    };
+    match stopped {
         Err(error) if error.kind() == Kind::Unavailable => {
             past_shim(folder, id, move |task| task.stop(signal, grace)).await
         }

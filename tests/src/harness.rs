@@ -42,8 +42,8 @@ pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
     assert_cgroup_is, assert_cgroup_is_below, cgroup_of, child_pids, children_of, disk, fds_of, hierarchies, hierarchy,
-    holders_of, lacks, name_of, namespace_of, only_v2, process_exists, set_frozen, status_lines, unix_sockets,
-    wait_for_its_cgroup,
+    holders_of, is_frozen, lacks, name_of, namespace_of, only_v2, process_exists, set_frozen, status_lines,
+    unix_sockets, wait_for_its_cgroup,
 };
 pub use limits::{Limits, weight};
 pub use process::Process;

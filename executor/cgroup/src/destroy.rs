@@ -98,15 +98,27 @@ impl Layout {
     /// The kernel's, for the first that cannot be moved.
     pub fn take_back_frozen(&self, cgroup: &Cgroup) -> Result<()> {
         let Some(freezer) = self.v1_freezer() else { return Ok(()) };
-        let is_inside = |pid: i32| self.path_of(pid).is_some_and(|path| path.starts_with(&cgroup.path));
-        let held = self.processes_at(&cgroup.path).into_iter().filter(|pid| !is_inside(*pid) && self.freezes(*pid));
-        for pid in held {
+        for pid in self.outside(cgroup, &[]).into_iter().filter(|pid| self.freezes(*pid)) {
             match freezer.move_process(&cgroup.path, pid) {
                 Err(error) if error.kind() != Kind::NotFound => return Err(error),
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// The living processes of the cgroup that are not in it by the hierarchy in which it is frozen and killed: those that
+    /// other hierarchies list, and those of `known`.
+    pub fn outside(&self, cgroup: &Cgroup, known: &[i32]) -> Vec<i32> {
+        let inside = self.processes(cgroup);
+        let listed = if self.holds_frozen() { self.processes_at(&cgroup.path) } else { Vec::new() };
+        let mut outside: Vec<i32> = listed.into_iter().chain(known.iter().copied()).collect();
+        outside.sort_unstable();
+        outside.dedup();
+        let is_outside = |pid: i32| self.path_of(pid).is_some_and(|path| !path.starts_with(&cgroup.path));
+        // One that has ended is in the root cgroup.
+        outside.retain(|pid| !inside.contains(pid) && is_outside(*pid) && lives(*pid));
+        outside
     }
 
     /// Whether the process behind a pidfd is frozen where a frozen process does not die, which is on v1.
@@ -215,12 +227,7 @@ impl Layout {
     /// The processes in the cgroup and in those below it, in any hierarchy, that have not ended: an ended one is listed for
     /// a moment longer. 0 for a process of another pid namespace.
     pub fn living(&self, cgroup: &Cgroup) -> Vec<i32> {
-        let lives = |pid: &i32| match sys::pidfd_open(*pid) {
-            Ok(pidfd) => !has_ended(&pidfd, Duration::ZERO),
-            // It has gone, or is in another pid namespace.
-            Err(_) => *pid == 0,
-        };
-        self.processes_at(&cgroup.path).into_iter().filter(lives).collect()
+        self.processes_at(&cgroup.path).into_iter().filter(|pid| lives(*pid)).collect()
     }
 
     /// Ends the processes in the cgroup at `path` and removes it with everything below it.
@@ -343,6 +350,14 @@ fn move_one(hierarchy: &Hierarchy, path: &str, file: &str, id: i32) -> bool {
 /// Whether the members of the cgroup are threads of processes in a parent.
 pub fn is_threaded(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, v2::TYPE).is_ok_and(|kind| kind.trim() == "threaded")
+}
+
+/// Whether a listed process has not ended; 0 is one of another pid namespace.
+fn lives(pid: i32) -> bool {
+    match sys::pidfd_open(pid) {
+        Ok(pidfd) => !has_ended(&pidfd, Duration::ZERO),
+        Err(_) => pid == 0,
+    }
 }
 
 fn still_there(cgroup: &Cgroup, left: &[i32]) -> Error {

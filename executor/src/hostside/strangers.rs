@@ -32,6 +32,12 @@ pub(crate) fn named(pids: &[i32]) -> String {
     text
 }
 
+/// Whether a process may be an exec on its way into a cgroup: on v1 it enters one hierarchy after the other, before it
+/// executes its command.
+pub(crate) fn may_enter(pid: i32) -> bool {
+    proc_stat::read(pid).as_deref().and_then(ProcStat::parse).is_some_and(|stat| stat.is_a_fork())
+}
+
 /// Checks that nothing lives in the cgroup of sandbox `id`, whose members have ended, but what is charged to its
 /// `overhead` cgroup, which may be inside.
 ///

@@ -13,6 +13,7 @@ use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Container, Containers, Status, busy, said};
+use crate::hostside::strangers;
 use crate::hostside::undo::{LeftAlone, is_nobodys, undo};
 use crate::oci::bundle;
 use crate::view::namespaces::Namespaces;
@@ -122,6 +123,12 @@ impl Containers {
             }
             // v1 reports no end of a freeze.
             std::thread::sleep(wait);
+        }
+        let mut outside = layout.outside(&cgroup, &container.record.pid.into_iter().collect::<Vec<_>>());
+        outside.retain(|pid| !strangers::may_enter(*pid));
+        if !outside.is_empty() {
+            // As with runc, it counts as paused.
+            tracing::warn!("{} of container {id} runs on: somebody has moved it elsewhere", strangers::named(&outside));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Elsewhere, Task, eventually, hierarchies, hierarchy, only_v2, process_exists, set_frozen,
+    Elsewhere, Task, eventually, hierarchies, hierarchy, is_frozen, only_v2, process_exists, set_frozen,
 };
 
 const POLITE: &str = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done";
@@ -238,6 +238,32 @@ fn a_task_moved_into_a_frozen_cgroup_can_be_stopped() {
             task.stop([grace]).assert_code(code);
             set_frozen(&freezer, false);
         }
+    }
+    elsewhere.remove();
+}
+
+#[test]
+fn a_pause_names_what_was_moved_out_of_its_reach() {
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    // At the root too, which cannot be frozen.
+    for at in [freezer_of(&elsewhere), hierarchy("freezer")] {
+        let task = host.described("command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']").start();
+        task.wait_for_line("ready");
+        let child = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the sleep");
+        // On v2 nothing but a known process tells that it is the task's.
+        let moved = if only_v2() { task.program_pid() } else { child };
+        fs::write(at.join("cgroup.procs"), moved.to_string()).expect("it lives");
+        let folder = task.cgroup("freezer");
+        task.bowline("pause", []).assert_refused(125, &[&format!("process {moved} ("), &folder.display().to_string()]);
+        assert!(!is_frozen(&folder) && task.status() == "running");
+        task.exec("echo alive").assert_says("alive");
+        fs::write(folder.join("cgroup.procs"), moved.to_string()).expect("it lives");
+        task.bowline("pause", []).assert_code(0);
+        assert!(is_frozen(&folder) && task.status() == "paused");
+        task.bowline("resume", []).assert_code(0);
+        task.bowline("kill", ["--signal=KILL"]).assert_code(0);
+        task.wait().assert_killed_by("KILL");
     }
     elsewhere.remove();
 }

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_cgroup::{Cgroup, Freezing, Layout};
+use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::clock::Moment;
 use bowline_model::folder::Folder;
@@ -50,9 +50,6 @@ use crate::waits;
 use crate::waits::claim::Claim;
 use crate::waits::watched_value::WatchedValue;
 use launch_plan::LaunchPlan;
-
-/// How long a freeze may take: a process in the kernel freezes only when it returns from there.
-const FREEZE: Duration = Duration::from_secs(10);
 
 /// When processes that were killed and have not ended are checked first, and the longest interval between checks:
 /// cgroup v1 does not report that a cgroup was frozen.
@@ -326,26 +323,6 @@ impl Task {
                 }
             }
         });
-    }
-
-    /// Waits until a freeze is complete. Polls, because cgroup v1 does not report it.
-    pub async fn frozen(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
-        let give_up = Moment::now().after(FREEZE);
-        let mut freezing = Freezing::default();
-        let steps = self.facts.read(|facts| facts.steps);
-        while let Some(wait) = self.with_cgroup(|cgroup| freezing.look(layout, cgroup))? {
-            if self.facts.read(|facts| facts.steps) != steps {
-                let message = format!("task {} was resumed or stopped before it was frozen", self.id);
-                return Err(Error::new(Kind::WrongState, message));
-            }
-            if Moment::now() > give_up {
-                self.apply(layout, Trigger::Resume)?;
-                let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);
-                return Err(Error::new(Kind::Timeout, message));
-            }
-            tokio::time::sleep(wait).await;
-        }
-        Ok(())
     }
 
     /// Sends a signal to init.

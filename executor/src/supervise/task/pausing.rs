@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_cgroup::Cgroup;
+use bowline_cgroup::{Cgroup, Freezing, Layout};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::clock::Moment;
 use bowline_model::events::Event;
@@ -13,16 +13,27 @@ use bowline_spec::id::TaskId;
 
 use super::Task;
 use crate::facts::TaskFacts;
+use crate::hostside::strangers;
 use crate::lifecycle::task::Trigger;
 use crate::output::manager_events::ManagerEvent;
 use crate::request::TaskState;
 use crate::supervise::supervisor::Supervisor;
+
+/// How long a freeze may take: a process in the kernel freezes only when it returns from there.
+const FREEZE: Duration = Duration::from_secs(10);
+
+/// How long an exec may take to enter the last of its cgroups, and when it is looked at again.
+const ENTRY: Duration = Duration::from_secs(1);
+const ENTRY_LOOK: Duration = Duration::from_millis(1);
 
 /// How long an exec may take to begin until it is asked whether the task is frozen.
 const FROZEN_AFTER: Duration = Duration::from_secs(1);
 
 impl Supervisor {
     /// Freezes a task; returns once all its processes have stopped.
+    ///
+    /// # Errors
+    /// `WrongState` naming processes that somebody has moved to where they would run on; `Timeout`. The task runs then.
     pub async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         self.notice_thaw(&task);
@@ -158,5 +169,60 @@ impl Supervisor {
     fn tell_resumed(&self, task: &Rc<Task>) {
         self.tell(task, Event::Resumed);
         self.tell_manager(task, || ManagerEvent::Resumed);
+    }
+}
+
+impl Task {
+    /// Waits until a freeze is complete. Polls, because cgroup v1 does not report it.
+    async fn frozen(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
+        let (give_up, entered_by) = (Moment::now().after(FREEZE), Moment::now().after(ENTRY));
+        let mut freezing = Freezing::default();
+        let steps = self.facts.read(|facts| facts.steps);
+        loop {
+            let look = self.with_cgroup(|cgroup| freezing.look(layout, cgroup))?;
+            if self.facts.read(|facts| facts.steps) != steps {
+                let message = format!("task {} was resumed or stopped before it was frozen", self.id);
+                return Err(Error::new(Kind::WrongState, message));
+            }
+            let wait = match look {
+                Some(wait) => wait,
+                None => {
+                    let outside = self.with_cgroup(|cgroup| layout.outside(cgroup, &self.known_processes()))?;
+                    if outside.is_empty() {
+                        return Ok(());
+                    }
+                    if Moment::now() > entered_by || !outside.iter().all(|pid| strangers::may_enter(*pid)) {
+                        self.apply(layout, Trigger::Resume)?;
+                        return Err(self.has_outside(layout, &outside));
+                    }
+                    ENTRY_LOOK
+                }
+            };
+            if Moment::now() > give_up {
+                self.apply(layout, Trigger::Resume)?;
+                let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);
+                return Err(Error::new(Kind::Timeout, message));
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Its processes that the shim knows by their pids.
+    fn known_processes(&self) -> Vec<i32> {
+        self.facts.read(|facts| {
+            let execs = facts.execs.values().filter_map(|exec| exec.pid);
+            execs.chain(facts.record.pid).chain(facts.record.program_pid()).collect()
+        })
+    }
+
+    /// The error for a pause that would leave these processes running.
+    fn has_outside(&self, layout: &Layout, outside: &[i32]) -> Error {
+        let folder = self.with_cgroup(|cgroup| layout.freezer_folder(cgroup)).ok().flatten().unwrap_or_default();
+        let (named, folder) = (strangers::named(outside), folder.display());
+        let message = format!(
+            "task {} runs on: a pause does not reach {named}, which somebody has moved out of {folder}",
+            self.id
+        );
+        Error::new(Kind::WrongState, message).hint(format!("`echo PID > {folder}/cgroup.procs` moves a process back"))
     }
 }

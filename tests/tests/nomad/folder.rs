@@ -214,6 +214,24 @@ fn a_command_is_found_in_local_first_and_volumes_before_path() {
     plugin.kill();
 }
 
+/// As by `exec`, which looks for `tool.sh` of a volume at `/data` neither there nor on the host.
+#[test]
+fn a_bare_command_is_in_no_volume_but_one_on_path() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    write_program(&host.work().join("tool.sh"), "#!/bin/sh\necho volume\n");
+    let volume = |place: &str| json!([{"host_path": host.work(), "task_path": place, "readonly": true}]);
+    for place in ["data", "/data"] {
+        plugin.task_of(json!({"command": "tool.sh"})).field("mounts", volume(place)).assert_refused(&["tool.sh"]);
+    }
+    let on_path = plugin.task_of(json!({"command": "tool.sh"})).field("mounts", volume("/usr/local/bin"));
+    assert_eq!(said(&plugin, on_path), "volume\n");
+    let path = plugin.task_of(json!({"command": "tool.sh"})).env("PATH", "/data:/bin").field("mounts", volume("/data"));
+    assert_eq!(said(&plugin, path), "volume\n");
+    plugin.kill();
+}
+
 #[test]
 fn no_file_of_the_host_is_made_executable_through_a_symlink() {
     let host = Host::new();

@@ -14,12 +14,13 @@ use bowline_client::{Client, Presence, Status, find_or_adopt, is_held, nomad_lab
 use bowline_model::folder::Record;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::report::ExitReport;
-use bowline_model::{Doing, Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::Task as Description;
+use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use crate::describe::NONCE;
+use crate::proto::driver::TaskConfig;
 use crate::settings::Settings;
 use crate::task_id;
 use crate::tasks::{Known, Tasks};
@@ -33,16 +34,12 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// How much of its hash tells a request from others.
 const HASH: usize = 8;
 
-/// What tells this start from any other, and at its end what was asked for.
-pub fn nonce(start: &str, description: &Description) -> Result<String> {
-    Ok(format!("{start}-{}", request(description)?))
-}
-
-fn request(description: &Description) -> Result<String> {
-    let mut description = description.clone();
-    description.labels.remove(NONCE);
-    let text = serde_json::to_vec(&description).doing(Kind::Internal, || "cannot write the description")?;
-    Ok(Sha256::digest(text)[..HASH].iter().map(|byte| format!("{byte:02x}")).collect())
+/// What tells this start from any other, and at its end what Nomad has asked for. Not what that has come to: another
+/// version of the driver, or other files in the task's folder, which the task may write, would make that another request.
+pub fn nonce(start: &str, asked: &TaskConfig) -> String {
+    let request = Sha256::digest(asked.encode_to_vec());
+    let request: String = request[..HASH].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{start}-{request}")
 }
 
 /// Notes that Nomad has the task's handle, as it asks about the task: another start of its id is a new one, once it has

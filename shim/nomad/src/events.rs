@@ -3,7 +3,7 @@
 //! From the journal, which no shim's death interrupts. Must not: tell what Nomad tells itself, such as a start or an end
 //! that it has asked for.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bowline_client::{Entry, Event};
 use bowline_model::health::HealthStatus;
@@ -16,7 +16,7 @@ use crate::tasks::Known;
 /// The event of `known` that Nomad shows for `entry`; `None` for what it shows anyway.
 pub fn told(entry: &Entry, known: &Known) -> Option<DriverTaskEvent> {
     let (message, annotations) = text(&entry.event)?;
-    let annotations: HashMap<String, String> = annotations
+    let annotations: BTreeMap<String, String> = annotations
         .into_iter()
         .chain([("event", entry.event.name().to_owned())])
         .map(|(k, v)| (k.to_owned(), v))

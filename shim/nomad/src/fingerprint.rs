@@ -2,7 +2,7 @@
 //!
 //! Reads files and looks for binaries; tries nothing, as the agent waits for the first answer. `bowline doctor` tries.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 
 use bowline_client::spawn;
@@ -105,7 +105,7 @@ impl Node {
         }
         let named =
             |(name, value)| (format!("driver.{NAME}.{name}"), Attribute { value: Some(value), unit: String::new() });
-        let attributes: HashMap<_, _> = attributes.into_iter().map(named).collect();
+        let attributes: BTreeMap<_, _> = attributes.into_iter().map(named).collect();
         FingerprintResponse { attributes, health: health.into(), health_description, err: String::new() }
     }
 }

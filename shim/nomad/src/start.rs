@@ -45,7 +45,7 @@ pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Re
     if !settings.allow_host_paths {
         resolve_own(&mut described.description, &config).map_err(step)?;
     }
-    let nonce = earlier::nonce(&made_up, &described.description).map_err(step)?;
+    let nonce = earlier::nonce(&made_up, &config);
     described.description.labels.insert(NONCE.to_owned(), nonce.clone());
     let known = Known::new(&config.id, &config.alloc_id, &config.name, settings.client()?, settings.state());
     tasks.add(known.clone());

@@ -1,6 +1,6 @@
 //! What a task uses, as Nomad counts it: percent and MHz from two readings of counters.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bowline_client::Stats;
 use bowline_model::stats::{Memory as MemoryStats, Process as ProcessStats};
@@ -44,7 +44,7 @@ impl Readings {
         cpu.measured_fields.extend(measured(throttled.into_iter().zip(fields)));
         let all = TaskResourceUsage { cpu: Some(cpu), memory: Some(memory(&stats.memory)) };
         let by_pid = stats.processes.iter().map(|process| (process.pid.to_string(), self.process(process, elapsed)));
-        let resource_usage_by_pid: HashMap<_, _> = by_pid.collect();
+        let resource_usage_by_pid: BTreeMap<_, _> = by_pid.collect();
         let timestamp = Some(timestamp(stats.read_at));
         self.last = Some(stats);
         TaskStats { id: self.id.clone(), timestamp, agg_resource_usage: Some(all), resource_usage_by_pid }

@@ -39,11 +39,17 @@ fn with_state(task: &Task, state: &str) -> Value {
 /// Kills the plugin, and has the agent launch it again.
 #[track_caller]
 pub fn relaunched<'h>(agent: &Agent<'h>, plugin: Plugin<'h>) -> Plugin<'h> {
+    relaunched_with(agent, plugin, json!({}))
+}
+
+/// Like [`relaunched`], with this in the driver's configuration.
+#[track_caller]
+pub fn relaunched_with<'h>(agent: &Agent<'h>, plugin: Plugin<'h>, config: Value) -> Plugin<'h> {
     kill(plugin.pid());
     plugin.kill();
     // It had no time for that itself.
     let _ = fs::remove_file(plugin.socket());
-    agent.launch()
+    agent.launch_with(config)
 }
 
 #[test]

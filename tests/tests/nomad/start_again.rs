@@ -3,10 +3,11 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::eventually;
 use bowline_tests::harness::nomad::{Allocation, Prepared};
+use bowline_tests::harness::{eventually, process_exists, write_program};
+use serde_json::json;
 
-use crate::nomad::recover::{relaunched, shim_of};
+use crate::nomad::recover::{relaunched, relaunched_with, shim_of};
 
 /// Notes each run where it outlives the task, and stays.
 const NOTED: &str = "echo run >>/alloc/data/runs; echo ready; exec sleep 1000";
@@ -38,6 +39,47 @@ fn a_task_that_runs_is_taken_over() {
     assert_eq!(said, "alive\n");
     let plugin = relaunched(&agent, plugin);
     plugin.recover(&task).expect("it lives");
+    plugin.destroy_by_force(&task);
+    plugin.kill();
+}
+
+/// The same request may come to another description by then.
+#[test]
+fn a_task_is_taken_over_whatever_its_folder_and_driver_are_by_now() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let mut plugin = agent.launch();
+    for config in [json!({}), json!({"pids_limit": 77})] {
+        let build = plugin.task_of(json!({"command": "x.sh"}));
+        let folder = build.folder();
+        write_program(&folder.join("x.sh"), &format!("#!/bin/sh\n{NOTED}\n"));
+        let task = build.start();
+        task.out().wait_for("ready\n");
+        let shim = shim_of(&task);
+        // As the task may; there its command would be found first.
+        fs::write(folder.join("local/x.sh"), "#!/bin/sh\n").expect("ours");
+        fs::create_dir(folder.join("more")).expect("ours");
+        plugin = relaunched_with(&agent, plugin, config);
+        let task = task.start_again(&plugin);
+        assert_eq!((shim_of(&task), runs(&task.allocation())), (shim, 1));
+        plugin.destroy_by_force(&task);
+    }
+    plugin.kill();
+}
+
+#[test]
+fn a_task_that_is_asked_for_otherwise_is_replaced() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let task = plugin.task(&format!("echo as $WORD; {NOTED}")).env("WORD", "old").start();
+    task.out().wait_for("as old\nready\n");
+    let shim = shim_of(&task);
+    let plugin = relaunched(&agent, plugin);
+    let task = task.start_again_with(&plugin, "WORD", "new");
+    task.out().wait_for("as new\nready\n");
+    assert!(shim_of(&task) != shim && !process_exists(shim));
+    assert_eq!((kept(&host), runs(&task.allocation())), (1, 2));
     plugin.destroy_by_force(&task);
     plugin.kill();
 }

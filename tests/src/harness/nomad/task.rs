@@ -258,6 +258,14 @@ impl Task {
         self.prepared().start(plugin).unwrap_or_else(|refusal| panic!("StartTask: {refusal}"))
     }
 
+    /// Like [`Self::start_again`], with this in its environment: another request.
+    #[track_caller]
+    pub fn start_again_with(self, plugin: &Plugin<'_>, name: &str, value: &str) -> Task {
+        let mut prepared = self.prepared();
+        prepared.message["env"][name] = json!(value);
+        prepared.start(plugin).unwrap_or_else(|refusal| panic!("StartTask: {refusal}"))
+    }
+
     /// Starts it under another id, as an agent does that has lost the one that it was starting.
     #[track_caller]
     pub fn start_anew(self, plugin: &Plugin<'_>) -> Task {

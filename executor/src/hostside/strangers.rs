@@ -58,7 +58,7 @@ pub(crate) fn check_none(layout: &Layout, cgroup: &Cgroup, overhead: Option<&str
     }
 }
 
-/// Like [`check_none`], for the sandbox in this folder, whose shim has died.
+/// Like `check_none`, for the sandbox in this folder, whose shim has died.
 ///
 /// # Errors
 /// `WrongState` naming the processes; `Damaged` where its record cannot be read.

@@ -21,7 +21,7 @@ const BOUNDS_USEC: [u64; 12] =
 /// All figures of one shim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
-    /// The version of the shim's program, [`crate::VERSION`].
+    /// The version of the shim's program, as in its `Cargo.toml`.
     pub version: Cow<'static, str>,
     /// The shim's pid on the host.
     pub pid: u32,

@@ -1,7 +1,7 @@
 //! Reports invalid command lines: clap's errors in bowline's form.
 //!
-//! Prints one line that says what is wrong, and a hint: what stands for a word of docker's, or clap's suggestion and where
-//! to read more. Must not: handle anything but arguments.
+//! Prints one line that says what is wrong, and a hint: what stands for a word of another program's, or what is spelled
+//! nearly so, and where to read more. Must not: handle anything but arguments.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -13,36 +13,55 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit_code::{FAILED, USAGE};
 use crate::input::args::Cli;
-use crate::input::docker_words;
+use crate::input::foreign;
 use crate::ui::print::complain;
 
 /// Prints clap's answer: help if it was asked for, else an error.
 pub fn tell(error: &clap::Error) -> ExitCode {
-    if let Some(name) = host_name(error.kind(), &std::env::args_os().skip(1).collect::<Vec<_>>()) {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let answer = answer(error, &args);
+    match answer {
+        Answer::Refused { message, hint } => {
+            complain(&message, Some(&hint));
+            ExitCode::from(USAGE)
+        }
+        Answer::AsClapHasIt => printed(error.print()),
+        Answer::HelpOf(mut command) => printed(write!(anstream::stdout(), "{}", command.render_help().ansi())),
+    }
+}
+
+/// What is printed instead of running anything.
+enum Answer {
+    Refused {
+        message: String,
+        hint: String,
+    },
+    /// Help and version.
+    AsClapHasIt,
+    HelpOf(Box<clap::Command>),
+}
+
+fn answer(error: &clap::Error, args: &[OsString]) -> Answer {
+    if let Some(name) = host_name(error.kind(), args) {
         let hint = format!("--hostname {name} sets the host name");
-        complain(&format!("-h prints the help of a command, and {name} follows it"), Some(&hint));
-        return ExitCode::from(USAGE);
+        return Answer::Refused { message: format!("-h prints the help of a command, and {name} follows it"), hint };
     }
     if !error.use_stderr() {
-        // Help and version.
-        return printed(error.print());
+        return Answer::AsClapHasIt;
     }
     // `bowline` alone, or a group of commands alone, asks for help; clap calls it an error once BOWLINE_STATE is set.
     if [ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ErrorKind::MissingSubcommand].contains(&error.kind()) {
-        let help = called(std::env::args_os().skip(1)).render_help();
-        return printed(write!(anstream::stdout(), "{}", help.ansi()));
+        return Answer::HelpOf(Box::new(Called::of(args).command));
     }
     if error.kind() == ErrorKind::InvalidUtf8
-        && let Some(word) = not_utf8(std::env::args_os())
+        && let Some(word) = not_utf8(args.iter().cloned())
     {
-        complain(&format!("the argument {word} is not UTF-8"), Some(NOT_UTF8));
-        return ExitCode::from(USAGE);
+        return Answer::Refused { message: format!("the argument {word} is not UTF-8"), hint: NOT_UTF8.to_owned() };
     }
-    let text = with_short_words(error.render().to_string(), std::env::args_os());
+    let text = with_short_words(error.render().to_string(), args.iter().cloned());
     // Use the first paragraph; the second repeats the hint, and the third is the usage.
     let first: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-    complain(first.join(" ").trim_start_matches("error: "), Some(&hint(error, std::env::args_os().skip(1))));
-    ExitCode::from(USAGE)
+    Answer::Refused { message: first.join(" ").trim_start_matches("error: ").to_owned(), hint: hint(error, args) }
 }
 
 /// What to do with bytes that are not UTF-8.
@@ -79,74 +98,229 @@ fn printed(outcome: io::Result<()>) -> ExitCode {
     }
 }
 
-/// The word after `-h` of a command that starts something: docker and podman take it for the host name.
+/// The hint for a command line of these words, or that help is printed.
+#[cfg(test)]
+pub fn hinted(error: &clap::Error, words: &[String]) -> String {
+    match answer(error, &words.iter().map(OsString::from).collect::<Vec<_>>()) {
+        Answer::Refused { hint, .. } => hint,
+        Answer::AsClapHasIt | Answer::HelpOf(_) => "help".to_owned(),
+    }
+}
+
+/// The host name after `-h` of a command that starts something: docker and podman take it for that.
 fn host_name(kind: ErrorKind, args: &[OsString]) -> Option<String> {
     // To build all commands takes longer than anything else that `--version` does.
-    if kind != ErrorKind::DisplayHelp || !args.iter().any(|arg| arg == "-h") {
+    if kind != ErrorKind::DisplayHelp {
         return None;
     }
-    let command = called(args.iter().cloned());
-    let starts = matches!(command.get_bin_name(), Some("bowline run" | "bowline start" | "bowline sandbox create"));
-    let words = args.iter().map(|arg| arg.to_string_lossy().into_owned());
-    let mut words = words.skip_while(|word| word != command.get_name()).skip_while(|word| word != "-h");
-    let name = words.nth(1).filter(|word| !word.starts_with('-'))?;
-    starts.then_some(name)
-}
-
-/// The command that is called, as far as its words are those of commands.
-fn called(args: impl Iterator<Item = OsString>) -> clap::Command {
-    // It also gives each command its full name.
-    let mut command = Cli::whole();
-    for word in args.filter_map(|arg| arg.into_string().ok()) {
-        if let Some(below) = command.find_subcommand(&word) {
-            command = below.clone();
+    let called = Called::of(args);
+    if !["bowline run", "bowline start", "bowline sandbox create"].contains(&called.name()) {
+        return None;
+    }
+    let mut words = called.rest.iter();
+    while let Some(word) = words.next() {
+        let Some(flags) = word.strip_prefix('-').filter(|flags| !flags.starts_with('-')) else {
+            if called.takes_next(word) {
+                words.next();
+            }
+            continue;
+        };
+        // What follows a flag with a value in one word is its value.
+        let ours = flags.chars().take_while(|flag| *flag != 'h').all(|flag| !called.takes_value(flag));
+        match flags.split_once('h') {
+            Some((_, "")) if ours => return words.next().filter(|word| !word.starts_with('-')).cloned(),
+            Some((_, name)) if ours => return Some(name.trim_start_matches('=').to_owned()),
+            _ if called.takes_next(word) => drop(words.next()),
+            _ => {}
         }
     }
-    command
+    None
 }
 
-fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
-    let command = called(args);
-    let name = command.get_bin_name().unwrap_or(command.get_name());
-    if let Some(instead) = instead(error, name) {
-        return instead.to_owned();
+/// The command that is called, and the words after its name.
+struct Called {
+    command: clap::Command,
+    rest: Vec<String>,
+}
+
+impl Called {
+    /// Goes on from command to command, up to the first word that is none.
+    fn of(args: &[OsString]) -> Called {
+        // It also gives each command its full name.
+        let mut called = Called { command: Cli::whole(), rest: Vec::new() };
+        let mut words = args.iter().map(|word| word.to_string_lossy().into_owned());
+        while let Some(word) = words.next() {
+            let below = called.command.find_subcommand(&word).cloned();
+            match below {
+                // The flags of the command above are not its own.
+                Some(below) => called = Called { command: below, rest: Vec::new() },
+                None if called.command.has_subcommands() && called.has(&word) => {
+                    let value = called.takes_next(&word).then(|| words.next()).flatten();
+                    called.rest.extend([Some(word), value].into_iter().flatten());
+                }
+                None => {
+                    called.rest.push(word);
+                    called.rest.extend(words);
+                    break;
+                }
+            }
+        }
+        called
     }
-    let help = format!("see `{name} --help`");
-    let suggested = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
-    let meant = suggested.into_iter().find_map(|kind| match error.get(kind)? {
-        ContextValue::String(one) => Some(one.clone()),
-        // The best suggestion comes last.
-        ContextValue::Strings(all) => all.last().cloned(),
-        _ => None,
-    });
-    match meant {
+
+    fn name(&self) -> &str {
+        self.command.get_bin_name().unwrap_or(self.command.get_name())
+    }
+
+    /// Whether `word` is a flag of the command, perhaps with its value.
+    fn has(&self, word: &str) -> bool {
+        let name = word.split('=').next().unwrap_or_default();
+        match (name.strip_prefix("--"), name.strip_prefix('-')) {
+            (Some(long), _) => self.long(long).is_some(),
+            (None, Some(short)) => short.chars().next().is_some_and(|flag| self.short(flag).is_some()),
+            (None, None) => false,
+        }
+    }
+
+    fn long(&self, name: &str) -> Option<&clap::Arg> {
+        let has =
+            |argument: &&clap::Arg| argument.get_long_and_visible_aliases().is_some_and(|all| all.contains(&name));
+        self.command.get_arguments().find(has)
+    }
+
+    fn short(&self, flag: char) -> Option<&clap::Arg> {
+        let has =
+            |argument: &&clap::Arg| argument.get_short_and_visible_aliases().is_some_and(|all| all.contains(&flag));
+        self.command.get_arguments().find(has)
+    }
+
+    /// Whether the word after the flag `word` is its value.
+    fn takes_next(&self, word: &str) -> bool {
+        let takes = |argument: &clap::Arg| argument.get_action().takes_values() && !argument.is_require_equals_set();
+        match word.strip_prefix("--") {
+            Some(long) => self.long(long).is_some_and(takes),
+            None => word.chars().nth(1).is_some_and(|flag| word.chars().count() == 2 && self.takes_value(flag)),
+        }
+    }
+
+    fn takes_value(&self, flag: char) -> bool {
+        self.short(flag).is_some_and(|argument| argument.get_action().takes_values())
+    }
+}
+
+fn hint(error: &clap::Error, args: &[OsString]) -> String {
+    let called = Called::of(args);
+    if let Some(instead) = instead(error, &called) {
+        return instead;
+    }
+    let help = format!("see `{} --help`", called.name());
+    match meant(error) {
         Some(meant) => format!("perhaps {meant} is meant; {help}"),
         None => help,
+    }
+}
+
+/// What clap suggests, if that is spelled nearly as what was typed.
+fn meant(error: &clap::Error) -> Option<String> {
+    let kinds = [
+        (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        (ContextKind::InvalidValue, ContextKind::SuggestedValue),
+    ];
+    kinds.into_iter().find_map(|(typed, suggested)| {
+        let typed = words(error, typed).first().copied()?;
+        // The best suggestion comes last.
+        words(error, suggested).into_iter().rev().find(|meant| is_close(typed, meant)).map(str::to_owned)
+    })
+}
+
+/// Whether `typed` begins `meant`, or is a typo of it: one error in three letters, two in six, three in nine.
+fn is_close(typed: &str, meant: &str) -> bool {
+    let (typed, meant) = (typed.trim_start_matches('-'), meant.trim_start_matches('-'));
+    let most = (typed.chars().count() / 3).min(3);
+    typed.len() > 2 && meant.starts_with(typed) || strsim::damerau_levenshtein(typed, meant) <= most
+}
+
+fn words(error: &clap::Error, kind: ContextKind) -> Vec<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => vec![word.as_str()],
+        Some(ContextValue::Strings(words)) => words.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
     }
 }
 
 /// Instead of `--rm` for a task in the background.
 const REMOVES_LATER: &str = "`bowline rm --exited` removes all that have ended, `bowline rm ID` one of them";
 
-/// What to type instead of flags that do not go together, or of a word of docker's that the command `name` does not have.
-fn instead(error: &clap::Error, name: &str) -> Option<&'static str> {
-    let words = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => vec![word.as_str()],
-        Some(ContextValue::Strings(words)) => words.iter().map(String::as_str).collect(),
-        _ => Vec::new(),
-    };
+/// What to type instead of flags that do not go together, or of another program's word that the command does not have.
+fn instead(error: &clap::Error, called: &Called) -> Option<String> {
     let of = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg, ContextKind::PriorArg];
-    let words: Vec<&str> = of.into_iter().flat_map(words).collect();
-    match (error.kind(), name, &words[..]) {
-        (ErrorKind::InvalidSubcommand, "bowline", [word]) => docker_words::command(word),
-        (ErrorKind::UnknownArgument, "bowline start", ["--rm"]) => Some(REMOVES_LATER),
-        (ErrorKind::UnknownArgument, "bowline run" | "bowline start", [flag]) => docker_words::flag(flag),
-        (ErrorKind::ArgumentConflict, _, ["--detach", "--rm"] | ["--rm", "--detach"]) => Some(REMOVES_LATER),
-        (ErrorKind::MissingRequiredArgument, _, ["--bundle <DIR>"]) => {
-            Some("without a bundle, type the command itself instead of --entrypoint")
+    let words: Vec<&str> = of.into_iter().flat_map(|kind| words(error, kind)).collect();
+    let name = called.name();
+    let instead = match (error.kind(), name, &words[..]) {
+        (ErrorKind::InvalidSubcommand, "bowline", [word]) => return instead_of_command(word, called),
+        (ErrorKind::UnknownArgument, "bowline start", ["--rm"]) => REMOVES_LATER,
+        (ErrorKind::UnknownArgument, "bowline", [flag]) => return instead_above(flag, called),
+        (ErrorKind::UnknownArgument, _, [flag]) => {
+            let command = name.trim_start_matches("bowline ");
+            let starts = ["run", "start", "sandbox create"].contains(&command);
+            let of_task = || setting(flag, &called.rest).or_else(|| foreign::find(flag, &called.rest));
+            let own = foreign::find(&format!("{command} {flag}"), &called.rest);
+            own.or_else(|| of_task().filter(|_| starts))?
         }
-        _ => None,
+        // systemd-run's -p has a setting where docker's has a port.
+        (ErrorKind::ValueValidation, _, ["--publish <HOST:TASK>"]) => setting("-p", &called.rest)?,
+        (ErrorKind::ArgumentConflict, _, ["--detach", "--rm"] | ["--rm", "--detach"]) => REMOVES_LATER,
+        (ErrorKind::MissingRequiredArgument, _, ["--bundle <DIR>"]) => {
+            "without a bundle, type the command itself instead of --entrypoint"
+        }
+        _ => return None,
+    };
+    Some(instead.to_owned())
+}
+
+/// What to type instead of a flag before the command: one of another program's, or a task's.
+fn instead_above(flag: &str, called: &Called) -> Option<String> {
+    if let Some(instead) = foreign::find(&format!("bowline {flag}"), &called.rest) {
+        return Some(instead.to_owned());
     }
+    let run = Called::of(&["run".into()]);
+    if run.has(flag) {
+        return Some(format!("flags of a task follow `bowline run`: `bowline run {flag}`"));
+    }
+    let instead = foreign::find(flag, &called.rest)?;
+    Some(format!("flags of a task follow `bowline run`; there, {instead}"))
+}
+
+/// What to type instead of the command `word`, with the command after it if it is the name of a group.
+fn instead_of_command(word: &str, called: &Called) -> Option<String> {
+    let second = called.rest.iter().skip_while(|typed| *typed != word).nth(1);
+    if let Some(second) = second {
+        if let Some(instead) = foreign::find(&format!("{word} {second}"), &called.rest) {
+            return Some(instead.to_owned());
+        }
+        if foreign::GROUPS.contains(&word) && called.command.find_subcommand(second).is_some() {
+            return Some(format!("leave the word out: `bowline {second}`"));
+        }
+        if let Some(instead) = foreign::find(second, &called.rest).filter(|_| foreign::GROUPS.contains(&word)) {
+            return Some(instead.to_owned());
+        }
+    }
+    foreign::find(word, &called.rest).map(str::to_owned)
+}
+
+/// What stands for the setting of systemd's that follows `flag`.
+fn setting(flag: &str, words: &[String]) -> Option<&'static str> {
+    let begun = match flag {
+        "-p" | "--property" => ["-p", "--property"],
+        _ => return None,
+    };
+    let given = words.iter().enumerate().filter_map(|(at, word)| {
+        let after = begun.iter().find_map(|flag| word.strip_prefix(flag))?;
+        if after.is_empty() { words.get(at + 1).map(String::as_str) } else { Some(after.trim_start_matches('=')) }
+    });
+    let mut names = given.filter_map(|setting| setting.split_once('=').map(|(name, _)| format!("{name}=")));
+    names.find_map(|name| foreign::find(&name, words))
 }
 
 #[cfg(test)]
@@ -157,7 +331,7 @@ mod tests {
 
     fn hinted(args: &[&str]) -> String {
         let error = Cli::try_parse_from(std::iter::once(&"bowline").chain(args)).expect_err("no command line");
-        hint(&error, args.iter().map(OsString::from))
+        hint(&error, &args.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -198,11 +372,12 @@ mod tests {
         assert_eq!(hinted(&["unpause", "web"]), "`bowline resume` lets a paused task continue");
         assert_eq!(hinted(&["sandbox", "delete", "web"]), "see `bowline sandbox --help`");
         for flag in ["--privileged", "--privileged=true"] {
-            let instead = "there is no such mode; give what it needs: --cap-add, --device";
+            let instead = "there is no such mode; give what it needs: `--cap-add`, `--device`, `--security-opt`";
             assert_eq!(hinted(&["run", flag, "true"]), instead);
         }
-        assert_eq!(hinted(&["start", "--cpu-shares", "512", "true"]), "--set cpu.shares=512");
-        assert_eq!(hinted(&["exec", "--privileged", "web", "id"]), "see `bowline exec --help`");
+        assert_eq!(hinted(&["start", "--cpu-shares", "512", "true"]), "`--set cpu.shares=512`");
+        let exec = "an exec has the task's capabilities, no more: `--cap-add` of `bowline run` gives them";
+        assert_eq!(hinted(&["exec", "--privileged", "web", "id"]), exec);
     }
 
     #[test]
@@ -211,9 +386,16 @@ mod tests {
             let error = Cli::try_parse_from(std::iter::once(&"bowline").chain(args)).expect_err("help");
             host_name(error.kind(), &args.iter().map(OsString::from).collect::<Vec<_>>())
         };
-        for args in
-            [&["run", "-h", "box", "true"][..], &["start", "-t", "-h", "box"], &["sandbox", "create", "-h", "box"]]
-        {
+        for args in [
+            &["run", "-h", "box", "true"][..],
+            &["start", "-t", "-h", "box"],
+            &["sandbox", "create", "-h", "box"],
+            &["run", "-hbox", "true"],
+            &["run", "-h=box", "true"],
+            &["run", "-ith", "box", "true"],
+            &["run", "-v", "/h:/h", "--name", "x", "-h", "box"],
+            &["--state", "/run", "run", "-h", "box"],
+        ] {
             assert_eq!(of(args).as_deref(), Some("box"), "{args:?}");
         }
         for args in [
@@ -222,6 +404,8 @@ mod tests {
             &["-h", "run"],
             &["ps", "-h", "web"],
             &["run", "--help", "true"],
+            &["run", "-v", "/h:/h", "--help"],
+            &["run", "-vh:/h", "-h"],
         ] {
             assert_eq!(of(args), None, "{args:?}");
         }

@@ -3,12 +3,12 @@
 pub mod args;
 pub mod completion;
 pub mod description;
-pub mod docker_words;
 pub mod each_task;
 pub mod environment;
 pub mod examples;
 pub mod filter;
 pub mod flags;
+pub mod foreign;
 pub mod hints;
 pub mod io;
 pub mod misuse;

@@ -8,6 +8,7 @@ pub mod live_view;
 pub mod numbers;
 pub mod order;
 pub mod outcome;
+pub mod pages;
 pub mod plot;
 pub mod print;
 pub mod progress;

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use bowline_model::bounded_message;
 use bowline_model::{Doing as _, Kind, Result};
 
-use crate::ui::{colour, reader};
+use crate::ui::{colour, pages, reader};
 
 /// Prints an error, and the likely fix, in one line each.
 pub fn complain(message: &str, hint: Option<&str>) {
@@ -16,7 +16,8 @@ pub fn complain(message: &str, hint: Option<&str>) {
     let (error, hinted) = (colour::ERROR, colour::HINT);
     // Ignore errors: there is nowhere to report them.
     let _ = writeln!(stderr, "{error}bowline:{error:#} {message}");
-    if let Some(hint) = hint.map(one_line) {
+    if let Some(hint) = hint.map(pages::placed) {
+        let hint = one_line(&hint);
         let _ = writeln!(stderr, "{hinted}hint:{hinted:#} {hint}");
     }
 }

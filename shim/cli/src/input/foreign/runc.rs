@@ -1,0 +1,60 @@
+//! Words of runc and crun. Must not: list what exists.
+
+use super::{Tool, Words};
+
+pub const TOOL: Tool = Tool {
+    #[cfg(test)]
+    name: "runc",
+    #[cfg(test)]
+    lines: LINES,
+    words: WORDS,
+    rare: RARE,
+};
+
+#[cfg(test)]
+const LINES: &[(&str, &str)] = &[
+    ("`runc spec`", "a [description](task-description.md); `bowline spec FILE` prints its `config.json`"),
+    ("`runc run -b DIR ID`, with `-d`", "[`bowline run --name ID --bundle DIR`](command-line.md#bundles), with `-d`"),
+    ("`runc create ID`, `start ID`", "`bowline start --name ID` does both"),
+    ("`runc list`, `state ID`, `ps ID`", "`bowline ps`, `inspect ID`, `top --once ID`"),
+    ("`runc kill ID TERM`, `delete -f ID`", "`bowline kill --signal TERM ID`, `rm -f ID`"),
+    ("`runc exec -t`, `pause`, `resume`, `update --memory N ID`", "the same words; `exec -it`"),
+];
+
+const OCI: &str = "`bowline-oci` has this flag: see docs/oci-runtime.md";
+
+const WORDS: Words = &[
+    (&["events --stats", "events --interval"], "`bowline stats --json ID`, with `--watch` again and again"),
+    (&["-b"], "`--bundle DIR`"),
+    (&["--console-socket"], OCI),
+];
+
+const RARE: Words = &[
+    (&["state"], "`bowline inspect ID`"),
+    (&["delete"], "`bowline rm` removes a task"),
+    (&["features"], "`bowline doctor` prints what this host can do"),
+    (&["--pid-file", "exec --pid-file", "exec --console-socket"], OCI),
+    (&["--no-pivot", "--no-new-keyring", "--no-subreaper", "--keep"], "leave it out"),
+    (&["exec --process", "exec -p"], "`bowline exec` takes the command itself"),
+    (&["exec --cap", "exec -c", "exec --additional-gids", "exec -g"], "an exec has the task's rights"),
+    (&["exec --cwd"], "`-w DIR`"),
+    (&["bowline --root"], "`--state DIR`"),
+    (&["--systemd-cgroup", "bowline --systemd-cgroup"], "`--cgroup-driver systemd` of `bowline run`"),
+    (
+        &[
+            "bowline --debug",
+            "bowline --log",
+            "bowline --log-format",
+            "bowline --rootless",
+            "--debug",
+            "--log-format",
+            "--rootless",
+            "--criu",
+        ],
+        "leave it out: `bowline logs` and the journal have what is kept",
+    ),
+    (
+        &["update -r", "update --resources", "update --cpu-share", "update --pids-limit"],
+        "`bowline update --help` lists the limits",
+    ),
+];

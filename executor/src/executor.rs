@@ -5,6 +5,8 @@
 //!
 //! Must not: know how a call is carried out.
 
+mod removal;
+
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -440,8 +442,7 @@ impl Executor {
     /// # Errors
     /// `NotFound` when there is none, because it has ended.
     pub fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
-        let supervisor = self.supervisor()?;
-        supervisor.signal_exec(id, exec, signal)
+        self.supervisor()?.signal_exec(id, exec, signal)
     }
 
     /// Kills the exec named `exec`, and what it has started: what is in its session, or in its cgroup where it has one.
@@ -538,8 +539,7 @@ impl Executor {
         self.supervisor()?.stats(id)
     }
 
-    /// Starts a process that does nothing, in namespaces of its own, and returns its pid. The
-    /// process dies with the shim.
+    /// Starts a process that does nothing, in namespaces of its own, and returns its pid. It dies with the shim.
     ///
     /// # Errors
     /// `AlreadyExists` while there is one; `BadSpec` for a setting that would change the host's, or

@@ -96,7 +96,7 @@ pub use hostside::undo::{LeftAlone, undo};
 pub use oci::member::Member;
 pub use output::io::{Attachment, Input, Logger, Released, TAIL, Target, WindowSize};
 pub use output::manager_events::{EventSink, ManagerEvent, TaskEvent};
-pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, Process, Source, TaskState};
+pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, Launcher, Process, Source, TaskState};
 pub use start::checkpoint::{Checkpoint, Criu};
 pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
 pub use view::rootfs::{Secret, layers};

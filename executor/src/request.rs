@@ -10,6 +10,7 @@ use bowline_model::report::ExitReport;
 use bowline_model::status::Status;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 use crate::facts::{ExecEnd, Particulars};
 use crate::oci::member::Member;
@@ -41,6 +42,10 @@ pub struct Launch {
     pub attached: Option<Attachment>,
     /// Whether the exit report must survive a power loss: it is then synced before anybody learns of it.
     pub durable: bool,
+    /// Whether the shim removes the task once it has ended, or its launch has failed: its folder goes.
+    pub remove: bool,
+    /// The client that asks for the launch, which may ask how a task that is removed has ended.
+    pub launcher: Option<Launcher>,
     /// What makes the task's cgroup.
     pub driver: Driver,
     /// The systemd slice that the task goes into. Where systemd refuses, the task stays out, and
@@ -69,6 +74,8 @@ impl Launch {
             size: WindowSize::default(),
             attached: None,
             durable: false,
+            remove: false,
+            launcher: None,
             driver: Driver::default(),
             slice: None,
             checkpoint: None,
@@ -83,6 +90,22 @@ impl Launch {
             Target::Foreground(path) => Some(path.clone()),
             Target::Null | Target::Path(_) | Target::Own(_) | Target::ForegroundPipe(_) => None,
         })
+    }
+}
+
+/// The client that has asked for a launch, for as long as it is connected.
+#[derive(Debug, Clone)]
+pub struct Launcher(watch::Receiver<()>);
+
+impl Launcher {
+    /// The client on whose end the sender is dropped.
+    pub fn new(connection: watch::Receiver<()>) -> Launcher {
+        Launcher(connection)
+    }
+
+    /// Returns once the client has gone.
+    pub(crate) async fn gone(&mut self) {
+        while self.0.changed().await.is_ok() {}
     }
 }
 

@@ -316,6 +316,41 @@ fn its_poststop_hooks_run_once_where_its_launch_fails() {
 }
 
 #[test]
+fn its_poststop_hooks_run_as_its_shim_removes_it() {
+    let host = Host::new();
+    let stopped = host.work().join("stopped");
+    let folder = noting(&host, "exit 3", &stopped, |_| {});
+    let task = of(&host, &folder).flag("--rm").start();
+    eventually("it is removed", || (!task.file("").exists()).then_some(()));
+    let [state] = &noted(&stopped)[..] else { panic!("{:?}", noted(&stopped)) };
+    assert_eq!((&state["status"], &state["id"]), (&json!("stopped"), &json!(task.id())), "{state}");
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_launch_that_fails_is_removed_if_its_client_was_killed() {
+    let host = Host::new();
+    let (begun, go) = (host.work().join("begun"), host.work().join("go"));
+    let folder = noting(&host, "exec sleep 1000", &host.work().join("stopped"), |config| {
+        let script = format!("touch {}; until [ -e {} ]; do sleep 0.02; done; exit 3", begun.display(), go.display());
+        config["hooks"]["createRuntime"] = json!([{ "path": "/bin/sh", "args": ["sh", "-c", script] }]);
+    });
+    for verb in ["run", "start"] {
+        let build = of(&host, &folder).flag("--rm");
+        let (task, client) = if verb == "run" { build.spawn() } else { build.spawn_start() };
+        eventually("the hook runs", || begun.exists().then_some(()));
+        client.signal(Signal::KILL);
+        client.finish();
+        fs::write(&go, "").expect("ours");
+        eventually("it is removed", || (!task.file("").exists()).then_some(()));
+        for file in [&begun, &go] {
+            fs::remove_file(file).expect("ours");
+        }
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
 fn poststart_hooks_that_a_shims_death_cuts_short_are_logged() {
     let host = Host::new();
     let begun = host.work().join("begun");

@@ -67,6 +67,7 @@ mod output;
 mod record;
 mod reference;
 mod remade;
+mod removal;
 mod run;
 mod sandbox;
 mod seccomp;

@@ -61,6 +61,9 @@ pub struct Record {
     /// Whether the exit report is synced before anybody learns of it.
     #[serde(default)]
     pub durable: bool,
+    /// Whether the task's shim removes the task once it has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remove: bool,
     /// The slice that the task was launched for, if there is one, and whether the task is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<SliceEnforcement>,

@@ -151,9 +151,9 @@ pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
 ///
 /// # Errors
 /// What cannot be removed.
-pub fn remove_folder(folder: &Folder, lock: Lock) -> Result<Option<String>> {
-    let failed = if folder.is_of(&lock)? { run_poststop_hooks(folder) } else { None };
-    folder.remove(lock).map(|()| failed)
+pub fn remove_folder(folder: &Folder, lock: &Lock) -> Result<Option<String>> {
+    let failed = if folder.is_of(lock)? { run_poststop_hooks(folder) } else { None };
+    folder.remove_locked(lock).map(|()| failed)
 }
 
 /// Removes a task that has ended, whose shim cannot write this report and stays to try again; runs its poststop hooks.

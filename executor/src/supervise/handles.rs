@@ -16,6 +16,7 @@ use bowline_model::stats::{Processes, Stats};
 use bowline_model::watch::KernelLog;
 
 use crate::output::io::{Lines, Pumps, Tail};
+use crate::request::Launcher;
 use crate::rights::claimed_uid::ClaimedUid;
 use crate::start::entrance::Entrance;
 use crate::start::init_program::InitWatch;
@@ -65,6 +66,8 @@ pub struct TaskHandles {
     pub reserve: Option<Reserve>,
     /// The lock of a sandbox member's folder, held until the task is over.
     pub lock: Option<Lock>,
+    /// The client that launched the task, until it has gone; `None` where that is not known any more.
+    pub launcher: Option<Launcher>,
     /// The task's own user, if it has one: no other task gets this user while this is held.
     pub claimed: Option<ClaimedUid>,
     /// The network that was made for the task, until that is undone.
@@ -134,6 +137,7 @@ impl TaskHandles {
             kernel_log: None,
             reserve: None,
             lock: None,
+            launcher: None,
             claimed: None,
             shared: Shared::default(),
         }

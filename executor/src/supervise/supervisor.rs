@@ -1,7 +1,7 @@
 //! All tasks of one shim: the loop that waits for child exits and deadlines, and the operations that every phase of
 //! a task's life shares. The other files in this folder handle the individual phases.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -120,6 +120,8 @@ pub(crate) struct Supervisor {
     /// Huge page sizes, read at the first request for statistics.
     pub(super) page_sizes: OnceCell<Vec<String>>,
     pub(crate) pause_slot: PauseSlot,
+    /// Whether the launch of its own task has asked for the removal of that.
+    pub(super) removes_own_folder: Cell<bool>,
     /// Held while a pause process starts: there is at most one.
     pub(super) starting_pause_process: Mutex<()>,
 }
@@ -176,6 +178,7 @@ impl Supervisor {
             journal,
             page_sizes: OnceCell::new(),
             pause_slot: PauseSlot::default(),
+            removes_own_folder: Cell::default(),
             starting_pause_process: Mutex::default(),
         }
     }
@@ -520,7 +523,10 @@ impl Supervisor {
     pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
         // A launch that fails leaves no report.
         self.launched(id).await;
-        self.task(id)?.exit_report().await
+        let task = self.task(id)?;
+        let report = task.exit_report().await?;
+        task.end_told.update(|told| *told = true);
+        Ok(report)
     }
 
     /// Forgets a task that has ended.

@@ -85,15 +85,18 @@ pub struct Wanted {
     durable: bool,
     driver: CgroupDriver,
     slice: Option<String>,
+    /// Whether the shim removes the task once it has ended.
+    remove: bool,
     pub secrets: Secrets,
 }
 
 impl Wanted {
-    pub fn of(args: &TaskArgs) -> Wanted {
+    pub fn of(args: &TaskArgs, remove: bool) -> Wanted {
         Wanted {
             durable: args.shim.durable,
             driver: args.shim.driver,
             slice: args.shim.slice.clone(),
+            remove,
             secrets: Secrets::default(),
         }
     }
@@ -112,6 +115,7 @@ pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
         task,
         size: Some(terminal::size()).into(),
         durable: wanted.durable,
+        remove: wanted.remove,
         cgroup_driver: wanted.driver.to_string(),
         slice: wanted.slice.unwrap_or_default(),
         secrets: files.into_iter().map(secret).collect(),

@@ -62,9 +62,9 @@ async fn run(cli: Cli) -> Result<u8> {
         state.check()?;
     }
     match cli.command {
-        Command::Run { task, how, .. } if how.detach => start::start(&state, task, how.json).await,
+        Command::Run { task, how, .. } if how.detach => start::start(&state, task, how.rm, how.json).await,
         Command::Run { task, detach, how } => run::run(&state, task, detach.detach_keys, how).await,
-        Command::Start { task, json, .. } => start::start(&state, task, json).await,
+        Command::Start { task, rm, json, .. } => start::start(&state, task, rm, json).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
         Command::Stop { ids, signal, grace } => stop::run(&state, &ids, signal, grace).await,
@@ -89,7 +89,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Rm { ids, force, exited: false } => rm::run(&state, &ids, force).await,
         Command::Rm { exited: true, .. } => rm::exited(&state).await,
         Command::Sandbox { command } => sandbox::run(&state, command).await,
-        Command::Gc(args) => gc::run(&state, &args),
+        Command::Gc(args) => gc::run(&state, &args).await,
         Command::Cgroup(args) => cgroup::run(&state, args.command),
         Command::Limits(args) => limits::run(&state, args.command).await,
         Command::Spec { file } => spec::run(&file),

@@ -46,12 +46,26 @@ pub async fn find_or_adopt(folder: &Folder, id: &str, programs: &Programs) -> Re
     for _ in 0..MOST {
         // It may be one that we have started.
         children::collect();
-        match find(folder, id).await? {
-            Presence::Dead if adopt(&seen, id, programs).await? => {}
+        match found(find(folder, id).await, &seen)? {
+            Presence::Dead => match adopt(&seen, id, programs).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(Presence::Dead),
+                Err(error) => return found(Err(error), &seen),
+            },
             found => return Ok(found),
         }
     }
-    find(folder, id).await
+    found(find(folder, id).await, &seen)
+}
+
+/// What was found of the task that was `seen`: its shim may have removed it since.
+fn found(found: Result<Presence>, seen: &Folder) -> Result<Presence> {
+    match found {
+        Err(error) if error.kind() == Kind::NotFound && matches!(seen.exists(), Ok(false)) => {
+            seen.removed_report().map(|report| Presence::Exited(Box::new(report))).ok_or(error)
+        }
+        found => found,
+    }
 }
 
 /// Connects to the shim of the running task in `folder`; to a new one if that died.

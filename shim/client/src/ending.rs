@@ -15,7 +15,7 @@ use std::time::Duration;
 use bowline_executor::internal::{PastShim, kill_shim, remove_unwritten, undo_rest, until_free};
 use bowline_executor::{LeftAlone, undo};
 use bowline_model::folder::died_with_shim;
-use bowline_model::folder::{Folder, Lock};
+use bowline_model::folder::{Folder, Lock, Owner};
 use bowline_model::report::ExitReport;
 use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::id::TaskId;
@@ -23,7 +23,7 @@ use bowline_spec::signal::Signal;
 use tokio::time::sleep;
 
 use crate::adopt::{find_or_adopt, lock_or_shim};
-use crate::errors::{dead, end_not_known, starting, unless_removed};
+use crate::errors::{dead, end_not_known, removed, starting, unless_removed};
 use crate::left_behind::is_held;
 use crate::patience::{BETWEEN_POLLS, POLLS, lock_after};
 use crate::presence::{Presence, find, pinned};
@@ -36,7 +36,10 @@ use crate::spawn::Programs;
 /// # Errors
 /// `NotFound` when there is no such task; `WrongState` while it is being launched.
 pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result<ExitReport> {
-    let folder = &pinned(folder, id)?;
+    let folder = &pinned(folder, id).map_err(|error| match error.kind() {
+        Kind::NotFound => removed(folder, id),
+        _ => error,
+    })?;
     loop {
         match find_or_adopt(folder, id, programs).await.map_err(|error| unless_removed(folder, id, error))? {
             Presence::Live(shim) => {
@@ -237,6 +240,18 @@ fn has_not_ended(id: &TaskId) -> Error {
 /// Whether this error is that of a task that somebody has removed.
 fn is_gone(folder: &Folder, error: &Error) -> bool {
     error.kind() == Kind::NotFound && matches!(folder.exists(), Ok(false))
+}
+
+/// Whether the task in `folder` should have been removed by its shim, which died before that, or before the task, and which
+/// nobody has: the next command that cleans up removes it.
+pub fn is_overdue(folder: &Folder) -> bool {
+    let Ok(Some(record)) = folder.record() else { return false };
+    record.remove
+        && matches!(folder.owner(), Ok(Owner::Nobody(_)))
+        && match folder.exit() {
+            Ok(report) => report.is_some() || !record.runs(),
+            Err(_) => false,
+        }
 }
 
 /// Whether the init that the record in `folder` names lives.

@@ -11,6 +11,17 @@ pub fn unknown(id: &str) -> Error {
     Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists all tasks")
 }
 
+/// The error for a caller that wants to know how a task ended whose folder is gone: how it ended, if the journal knows.
+pub fn removed(folder: &Folder, id: &str) -> Error {
+    let Some(report) = folder.removed_report() else { return unknown(id) };
+    let how = match report.exit_code {
+        Some(code) => format!("it ended with {code}"),
+        None => "how it ended is not known".to_owned(),
+    };
+    Error::new(Kind::NotFound, format!("task {id} was removed; {how}"))
+        .hint(format!("`bowline events {id}` lists what has happened to it"))
+}
+
 /// The error for a call that needs a running task while the task is still being launched.
 pub fn starting(id: &str) -> Error {
     Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")

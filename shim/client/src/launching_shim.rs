@@ -7,17 +7,18 @@
 //! ```
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Child;
+use std::process::{Child, ChildStdin};
 use std::sync::Arc;
 
 use bowline_executor::internal::{Sealed, remove_folder, undo_sandbox};
-use bowline_executor::{ShimCgroup, undo};
+use bowline_executor::{LeftAlone, ShimCgroup, undo};
 use bowline_model::folder::Owner;
 use bowline_model::folder::{Folder, Lock, StateDir};
 use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{LaunchRequest, LaunchResponse};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, Shutdown};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::adopt::find_or_adopt;
@@ -28,6 +29,9 @@ use crate::presence::{Presence, find};
 use crate::sandbox;
 use crate::shim::Shim;
 use crate::spawn::{self, Begin, Programs};
+
+/// The most bytes that a shim says as it leaves.
+const LONGEST_SAID: usize = 8 << 10;
 
 /// A running shim that has not launched its task yet.
 pub struct Up {
@@ -291,16 +295,21 @@ impl Up {
         folder
     }
 
-    /// Waits until the shim has finished after the task's end. Returns the folder, and whether the shim died or failed
-    /// before it finished.
+    /// Waits until the shim has finished after the task's end, which the caller knows: a shim that `removes` the task does
+    /// that now. Returns the folder, and what the shim says the removal has left.
     ///
     /// # Errors
     /// `Unavailable` if the shim does not answer meanwhile.
-    pub async fn done(self) -> Result<(Folder, bool)> {
+    pub async fn done(self, removes: bool) -> Result<(Folder, LeftAlone)> {
         let Up { folder, by, shim, .. } = self;
+        if let Some(connection) = shim.connection.as_ref().filter(|_| removes) {
+            // Dropping the connection alone would close it once the event loop turns again.
+            let _ = rustix::net::shutdown(connection, Shutdown::Both);
+        }
         drop(shim);
         match by {
             By::Us(mut child) => {
+                let said = child.stdin.take().filter(|_| removes);
                 if !ends(&child) {
                     unheld(&folder).await?;
                 }
@@ -309,13 +318,13 @@ impl Up {
                     // Another may have taken the task over.
                     unheld(&folder).await?;
                 }
-                Ok((folder, !status.success()))
+                Ok((folder, said.map(left_alone).unwrap_or_default()))
             }
             By::Sandbox(_) | By::Nobody => {
                 drop(by);
                 unheld(&folder).await?;
                 // Should the sandbox's shim die, cleaning up the sandbox also cleans up the member.
-                Ok((folder, false))
+                Ok((folder, LeftAlone::new()))
             }
         }
     }
@@ -403,6 +412,14 @@ fn ends(child: &Child) -> bool {
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&SOON)).is_ok_and(|ready| ready > 0)
 }
 
+/// What a shim that has ended said to us, whose end of its stdin this is.
+fn left_alone(stdin: ChildStdin) -> LeftAlone {
+    let mut text = [0; LONGEST_SAID];
+    // All of it is there. A child of the shim's may have the other end for a moment longer.
+    let (said, _) = rustix::net::recv(&stdin, &mut text[..], RecvFlags::DONTWAIT).unwrap_or_default();
+    serde_json::from_slice(&text[..said]).unwrap_or_default()
+}
+
 /// Stops our own shim, which would otherwise wait for a request forever. Returns whether a signal killed it.
 fn dismiss(child: &mut Child) -> bool {
     // Not one that was waited for: its pid may be another's by now.
@@ -453,7 +470,7 @@ fn give_up(by: By, folder: &Folder, programs: &Programs, error: Error) -> Error 
 }
 
 fn discard(folder: &Folder, error: Error) -> Error {
-    match folder.lock().and_then(|lock| remove_folder(folder, lock)) {
+    match folder.lock().and_then(|lock| remove_folder(folder, &lock)) {
         Ok(None) => error,
         Ok(Some(left)) => error.hint(format!("besides, {left}")),
         // Somebody else removed the folder meanwhile.

@@ -89,9 +89,9 @@ pub use task::{State, Task};
 #[doc(hidden)]
 pub use adopt::{adopt, find_or_adopt, live};
 #[doc(hidden)]
-pub use ending::{Removal, remove, remove_ended, report, runs, stop};
+pub use ending::{Removal, is_overdue, remove, remove_ended, report, runs, stop};
 #[doc(hidden)]
-pub use errors::{dead, end_not_known, exited, starting, unknown, unless_removed};
+pub use errors::{dead, end_not_known, exited, removed, starting, unknown, unless_removed};
 #[doc(hidden)]
 pub use events::Changes;
 #[doc(hidden)]

@@ -10,7 +10,7 @@ use bowline_model::folder::Record;
 use bowline_model::report::ExitReport;
 use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
-use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
+use bowline_protocol::wire::{DETACHES, NEEDED, REMOVES, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, connect_watched, patient};
@@ -214,7 +214,8 @@ impl Shim {
     /// Launches the task; answers once its program is executed.
     ///
     /// # Errors
-    /// `Unsupported` for secrets, if the shim is of a bowline that would leave them out.
+    /// `Unsupported` for secrets, and for a task in the background that is to be removed, if the shim is of a bowline that
+    /// would ignore that.
     pub async fn launch(&self, request: LaunchRequest) -> Result<LaunchResponse> {
         self.launch_or_break_off(request).await?
     }
@@ -223,6 +224,11 @@ impl Shim {
     pub(crate) async fn launch_or_break_off(&self, mut request: LaunchRequest) -> Result<Result<LaunchResponse>> {
         if !request.secrets.is_empty() || !request.secret_env.is_empty() {
             self.serves(TAKES_SECRETS).await?;
+        }
+        // A sandbox's may be older than we are. Whoever has the task in its foreground removes it then.
+        let is_watched = request.foreground || request.attach.is_some();
+        if request.remove && !is_watched && self.folder_of_member().is_some() {
+            self.serves(REMOVES).await?;
         }
         request.id.clone_from(&self.id);
         match self.client.launch(patient(), &request).await {
@@ -236,15 +242,20 @@ impl Shim {
     }
 
     /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task, or turned
-    /// us away and must be asked again.
+    /// us away and must be asked again. Of a task that was removed meanwhile, the journal tells how it ended.
     ///
     /// # Errors
-    /// `NotFound` when somebody removes the task meanwhile.
+    /// `NotFound` when the task is removed and nothing tells how it ended.
     pub async fn wait(&self) -> Result<Option<ExitReport>> {
-        self.ended().await.map_err(|error| unless_removed(&self.folder, &self.id, error))
+        match self.wait_while_there().await {
+            Err(error) if error.kind() == Kind::NotFound && matches!(self.folder.exists(), Ok(false)) => {
+                self.folder.removed_report().map(Some).ok_or_else(|| unless_removed(&self.folder, &self.id, error))
+            }
+            waited => waited.map_err(|error| unless_removed(&self.folder, &self.id, error)),
+        }
     }
 
-    async fn ended(&self) -> Result<Option<ExitReport>> {
+    async fn wait_while_there(&self) -> Result<Option<ExitReport>> {
         let request = TaskRequest { folder: self.folder_of_member(), ..self.request() };
         let error = match self.client.wait(patient(), &request).await {
             Ok(response) => {

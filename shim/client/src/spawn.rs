@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_executor::ShimCgroup;
@@ -152,20 +152,25 @@ impl Programs {
 /// What a new shim begins with.
 #[derive(Debug)]
 pub enum Begin {
-    /// Nothing: it leaves when the child's stdin closes, unless it was asked for something.
+    /// Nothing: it leaves when the child's stdin closes, unless it was asked for something. Before it ends it may say there
+    /// what the removal of its task has left.
     Empty,
     /// What is in its folder, whose shim died: see `adopt`. At this end, its stdin, it says why it could not.
     Adopting(EventCounts, UnixStream),
 }
 
 impl Begin {
-    fn flags_and_stdin(self) -> (Vec<String>, Stdio) {
+    /// The flags for it, what becomes the shim's stdin, and our end of that, if it is not the caller's.
+    fn flags_and_stdin(self) -> std::io::Result<(Vec<String>, Stdio, Option<ChildStdin>)> {
         match self {
-            // The end of this pipe tells the shim that we are gone.
-            Begin::Empty => (Vec::new(), Stdio::piped()),
+            // The end of this socket tells the shim that we are gone.
+            Begin::Empty => {
+                let (ours, its) = UnixStream::pair()?;
+                Ok((Vec::new(), OwnedFd::from(its).into(), Some(OwnedFd::from(ours).into())))
+            }
             Begin::Adopting(events, stdin) => {
                 let events: Vec<String> = events.iter().map(|(id, count)| format!("{id}={count}")).collect();
-                (vec!["--adopt".to_owned(), events.join(",")], OwnedFd::from(stdin).into())
+                Ok((vec!["--adopt".to_owned(), events.join(",")], OwnedFd::from(stdin).into(), None))
             }
         }
     }
@@ -203,7 +208,7 @@ pub(crate) fn spawn(
     let lock = above(&lock.into_fd()).doing(Kind::Internal, what)?;
     let program = above(&sealed.program).doing(Kind::Internal, what)?;
     let numbers = [&listener, &lock].map(|fd| fd.as_raw_fd().to_string());
-    let (flags, stdin) = begin.flags_and_stdin();
+    let (flags, stdin, ours) = begin.flags_and_stdin().doing(Kind::Internal, what)?;
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command
         .arg0("bowline-shim")
@@ -225,7 +230,10 @@ pub(crate) fn spawn(
     let handed = hand_down(&mut command, vec![listener, lock]).doing(Kind::Internal, what)?;
     let started = command.spawn().doing(Kind::Internal, what);
     drop(handed);
-    started
+    started.map(|mut child| {
+        child.stdin = ours;
+        child
+    })
 }
 
 fn file_version(binary: &Path) -> Result<FileVersion> {

@@ -24,7 +24,7 @@ pub const NAME: &str = "bowline.v1.Bowline";
 
 /// How much of the service a shim of this version serves. Grows by one with each release that adds a call, a field or a
 /// meaning; a shim from before it was counted serves 0.
-pub const REVISION: u32 = 6;
+pub const REVISION: u32 = 7;
 
 /// The revision that a client must find at least: a call that came later is refused by a shim that does not know it.
 pub const NEEDED: u32 = 1;
@@ -34,6 +34,9 @@ pub const TAKES_SECRETS: u32 = 4;
 
 /// The revision of a shim that answers a detached exec once it runs.
 pub const DETACHES: u32 = 5;
+
+/// The revision of a shim that removes a task at its end.
+pub const REMOVES: u32 = 7;
 
 /// Encodes an answer that is JSON in a message.
 ///

@@ -11,7 +11,8 @@ use bowline_executor::internal::facts::Facts;
 use bowline_executor::internal::upgrade::{Manager, ManagerPart};
 use bowline_executor::secrets::Secrets;
 use bowline_executor::{
-    Attachment, BegunExec, CgroupDriver, Exec, ExecEnd, Executor, Input, Launch, Secret, Target, VERSION, WindowSize,
+    Attachment, BegunExec, CgroupDriver, Exec, ExecEnd, Executor, Input, Launch, Launcher, LeftAlone, Secret, Target,
+    VERSION, WindowSize,
 };
 use bowline_model::folder::Lock;
 use bowline_model::json::handover::Fd;
@@ -22,7 +23,7 @@ use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 
 use bowline_protocol::calls::{
-    Answer, Call, Connections, Door, Handed, Outline, Server, Services, asked, begin_and_wait, call, door,
+    Answer, Call, Caller, Connections, Door, Handed, Outline, Server, Services, asked, begin_and_wait, call, door,
     unknown_method, unknown_service, wait, wait_for,
 };
 use bowline_protocol::upgrading::{upgrade, wait_for_upgrade};
@@ -101,18 +102,23 @@ impl Manager for Kept {
     }
 }
 
-/// Serves at the entrance until the executor has closed and all answers are written.
-pub async fn serve(executor: Executor, entrance: Entrance) -> Result<()> {
+/// Serves at the entrance until the executor has closed and all answers are written. Then removes the shim's folder, where
+/// the launch of its task has asked for that; returns what a hook may have left.
+///
+/// # Errors
+/// What cannot be served, or removed.
+pub async fn serve(executor: Executor, entrance: Entrance) -> Result<LeftAlone> {
     let connections = Connections::default();
     let Entrance { listener, lock, connections: handed } = entrance;
     let door = door(listener)?;
-    executor.managed_by(Rc::new(Kept { door: door.clone(), lock, connections: connections.clone() }));
+    let kept = Rc::new(Kept { door: door.clone(), lock, connections: connections.clone() });
+    executor.managed_by(kept.clone());
     let service = Service { executor: executor.clone(), connections: connections.clone() };
     let server = Rc::new(Server::new(Rc::new(service), connections));
     server.go_on(handed)?;
     server.serve(door, executor.closed()).await;
     server.leave().await;
-    Ok(())
+    executor.remove_own_folder(&kept.lock)
 }
 
 /// Parses the cgroup driver of a request; empty means the default.
@@ -139,7 +145,7 @@ impl Services for Service {
             return Err(unknown_service(service));
         }
         match method {
-            "Launch" => call(self, payload, Service::launch),
+            "Launch" => call(self, payload, async |service: &Service, request| service.launch(request, None).await),
             "Wait" => wait(self, payload, Service::wait),
             "Signal" => call(self, payload, Service::signal),
             "Stop" => call(self, payload, Service::stop),
@@ -167,6 +173,20 @@ impl Services for Service {
             "Upgrade" => upgrade(&self.executor, payload),
             _ => Err(unknown_method(method)),
         }
+    }
+
+    fn call_from(
+        self: &Rc<Self>,
+        caller: &mut Caller<'_>,
+        service: &str,
+        method: &str,
+        payload: &[u8],
+    ) -> Answer<Call> {
+        if (service, method) != (NAME, "Launch") {
+            return self.call(service, method, payload);
+        }
+        let launcher = Launcher::new(caller.until_gone());
+        call(self, payload, async move |service: &Service, request| service.launch(request, Some(launcher)).await)
     }
 
     fn wait_again(self: &Rc<Self>, service: &str, method: &str, payload: &[u8], begun: u64) -> Answer<Call> {
@@ -268,7 +288,7 @@ async fn exec_outcome(asked: &Asked) -> Answer<ExecResponse> {
 }
 
 impl Service {
-    async fn launch(&self, request: LaunchRequest) -> Answer<LaunchResponse> {
+    async fn launch(&self, request: LaunchRequest, launcher: Option<Launcher>) -> Answer<LaunchResponse> {
         let id = id(&request.id)?;
         // Whether it is a member, the executor knows, which validates a task that is none.
         let task = bowline_spec::parse_member_with(&request.task, Format::Json, |_| {});
@@ -280,6 +300,8 @@ impl Service {
             size: size(&request.size),
             attached: request.attach.into_option().map(attachment),
             durable: request.durable,
+            remove: request.remove,
+            launcher: launcher.filter(|_| request.remove),
             driver: driver(&request.cgroup_driver)?,
             slice: optional(request.slice),
             secrets: secrets(request.secrets, request.secret_env),

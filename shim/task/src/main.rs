@@ -54,10 +54,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells the starter of a shim that could not take a task over why: it reads at the other end of the socket that is our
-/// stdin. Any other stdin takes nothing.
-fn tell_starter(error: &Error) {
-    let text = serde_json::to_vec(error).unwrap_or_default();
+/// Tells the starter of the shim why it could not take a task over, or what the removal of a task may have left: the starter
+/// reads at the other end of the socket that is our stdin. Any other stdin takes nothing.
+fn tell_starter(what: &impl serde::Serialize) {
+    let text = serde_json::to_vec(what).unwrap_or_default();
     let _ = rustix::net::send(rustix::stdio::stdin(), &text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
@@ -156,7 +156,10 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         } else if let Ok(stdin) = rustix::stdio::stdin().try_clone_to_owned() {
             executor.leave_with(stdin);
         }
-        bowline_shim::serve(executor, entrance).await?;
+        let left = bowline_shim::serve(executor, entrance).await?;
+        if !left.is_empty() {
+            tell_starter(&left);
+        }
         // Everything is answered and removed: the kernel frees the rest faster than dropping it piece by piece.
         std::process::exit(0)
     };

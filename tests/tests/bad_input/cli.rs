@@ -315,7 +315,10 @@ fn a_slip_on_the_command_line_is_told_what_was_probably_meant() {
         (&["sandbox", "create", "--bad"], "see `bowline sandbox create --help`"),
         (&["unpause", "x"], "`bowline resume` lets a paused task continue"),
         (&["run", "--cpu-shares", "512", "true"], "`--set cpu.shares=512`"),
-        (&["network", "ls"], "`--network` of `bowline run` or `bowline sandbox create` gives a network: see docs/network.md"),
+        (
+            &["network", "ls"],
+            "`--network` of `bowline run` or `bowline sandbox create` gives a network: see docs/network.md",
+        ),
         (&["run", "--unshare-all", "true"], "`--network none`; all other namespaces but the user's are the task's own"),
     ] {
         let ran = host.bowline(args);

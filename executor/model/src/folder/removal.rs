@@ -18,17 +18,22 @@ impl Folder {
     /// Removes the folder of a task that has ended. Others see all of it disappear at once, so that
     /// nobody finds half a task, or locks a folder that is going.
     pub fn remove(&self, lock: Lock) -> Result<()> {
+        self.remove_locked(&lock)
+    }
+
+    /// Like [`Folder::remove`], for a caller that keeps the lock until it has ended.
+    pub fn remove_locked(&self, lock: &Lock) -> Result<()> {
         self.remove_saying(lock, Folder::last_events)
     }
 
     /// Like [`Folder::remove`], for what has no journal.
     pub fn remove_quietly(&self, lock: Lock) -> Result<()> {
-        self.remove_saying(lock, |_| Vec::new())
+        self.remove_saying(&lock, |_| Vec::new())
     }
 
     /// Removes the folder and writes the `last` events to the journal.
-    fn remove_saying(&self, lock: Lock, last: impl FnOnce(&Folder) -> Vec<Entry>) -> Result<()> {
-        if !self.is_of(&lock)? {
+    fn remove_saying(&self, lock: &Lock, last: impl FnOnce(&Folder) -> Vec<Entry>) -> Result<()> {
+        if !self.is_of(lock)? {
             return Ok(());
         }
         let mut last = last(self);
@@ -109,6 +114,26 @@ impl Folder {
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 
+    /// How the task that had this name last has ended, as far as the journal knows: its folder is gone, and its report with
+    /// it.
+    pub fn removed_report(&self) -> Option<ExitReport> {
+        let mut report = ExitReport::default();
+        let mut has_ended = false;
+        for entry in self.written_events() {
+            match entry.event {
+                Event::Started { .. } => report.started_at = Some(entry.time),
+                Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died, init_lost } => {
+                    (report.exit_code, report.signal, report.oom_killed) = (exit_code, signal, oom_killed);
+                    (report.stopped_by, report.shim_died, report.init_lost) = (stopped_by, shim_died, init_lost);
+                    (report.exited_at, report.events) = (entry.time, entry.seq);
+                    has_ended = true;
+                }
+                _ => {}
+            }
+        }
+        has_ended.then_some(report)
+    }
+
     /// Removes the folder of a task that was made here, unless a command holds it by now; what cannot be removed is
     /// logged. `events` is how many a task that has ended had, its end included; a launch that failed has none.
     pub fn remove_unheld(&self, events: Option<u64>) {
@@ -118,7 +143,7 @@ impl Folder {
             id.zip(events).map(removed).into_iter().collect()
         };
         let removed = match self.owner() {
-            Ok(Owner::Nobody(lock)) => self.remove_saying(lock, last),
+            Ok(Owner::Nobody(lock)) => self.remove_saying(&lock, last),
             Ok(Owner::Shim) => return,
             Err(error) => Err(error),
         };

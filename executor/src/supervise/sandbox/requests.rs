@@ -323,17 +323,17 @@ impl Supervisor {
     }
 
     /// Forgets a member that has ended, once everything that its end requires is done.
-    pub(crate) async fn forget_member(self: &Rc<Self>, task: &Task) {
+    pub(crate) async fn forget_member(self: &Rc<Self>, task: &Rc<Task>) {
         let Some(sandbox) = self.sandbox() else {
             // The folder of a further task may be removed by others now.
-            return drop(task.handles.borrow_mut().lock.take());
+            return self.give_up_folder(task);
         };
         self.tasks.borrow_mut().remove(&task.id);
         // The member's socket leads to the sandbox's shim, which no longer knows the member.
         if let Err(error) = std::fs::remove_file(task.folder.socket()) {
             tracing::warn!(%error, id = %task.id, "a member's socket is left behind");
         }
-        drop(task.handles.borrow_mut().lock.take());
+        self.give_up_folder(task);
         self.leave_budget(&sandbox, &task.id).await;
     }
 }

@@ -120,6 +120,7 @@ impl Task {
             pumps.flushed().await;
         }
         self.keep_at_last(supervisor).await;
+        self.until_launcher_knows().await;
         let (task, supervisor) = (self.clone(), supervisor.clone());
         waits::work("the last of its end", Some(task.id.clone()), async move {
             supervisor.forget_member(&task).await;

@@ -98,7 +98,7 @@ impl Supervisor {
             };
         };
         let _launching = sandbox.enter().await?;
-        let id = launch.id.clone();
+        let (id, removes) = (launch.id.clone(), launch.remove);
         let mut launched = self.launch_one(launch).await;
         if let Ok(launched) = &mut launched {
             let notes = |facts: &SandboxFacts| facts.shares.get(&id).map(|share| share.notes.clone());
@@ -107,6 +107,10 @@ impl Supervisor {
         // A running task leaves the budget when it ends.
         if launched.is_err() && self.task(&id).is_err() {
             self.leave_budget(&sandbox, &id).await;
+            if removes {
+                // Unless whoever asked for the launch holds it, and does so.
+                self.config.state.folder(&id).remove_unheld(None);
+            }
         }
         launched
     }
@@ -295,6 +299,9 @@ impl Supervisor {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
         self.may_launch()?;
+        if launch.remove {
+            self.note_removal(&id);
+        }
         if let Source::Task(task) = &launch.source {
             launch.secrets.fit(task)?;
         }
@@ -343,7 +350,9 @@ impl Supervisor {
         launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
-        let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, .. } = launch;
+        let Launch {
+            stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, launcher, ..
+        } = launch;
         let notes = std::mem::take(&mut plan.notes);
         plan.reserve = Some(plan.folder.reserve_exit()?);
         if plan.record.outlives_shim() {
@@ -400,6 +409,7 @@ impl Supervisor {
         }
         let task = Rc::new(Task::new(id.clone(), plan, live, claim, tail, cgroup));
         task.handles.borrow_mut().init_watch = init_watch.map(Rc::new);
+        task.handles.borrow_mut().launcher = launcher;
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
         let ready = async {

@@ -11,6 +11,7 @@ pub(crate) mod launches;
 pub(crate) mod nesting;
 pub(crate) mod pausing;
 pub(crate) mod planning;
+mod removal;
 pub(crate) mod timeout;
 pub(crate) mod updates;
 pub(crate) mod watching;
@@ -72,6 +73,8 @@ pub struct Task {
     pub facts: WatchedValue<TaskFacts>,
     /// Until when whoever has asked for its end waits for that, the most impatient.
     pub asked_to_end: WatchedValue<Option<Moment>>,
+    /// Whether a caller was told how it has ended.
+    pub end_told: WatchedValue<bool>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
     /// Whether init was ordered to execute the program.
@@ -117,6 +120,7 @@ impl Task {
             owns_folder,
             facts: WatchedValue::new(TaskFacts::new(record, particulars)),
             asked_to_end: WatchedValue::default(),
+            end_told: WatchedValue::default(),
             handles: RefCell::new(handles),
             turns: Turns::default(),
             ordered: Cell::default(),

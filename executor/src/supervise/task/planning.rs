@@ -100,7 +100,7 @@ impl Supervisor {
             self.overhead.be_unit(&self.layout, Unit::of_shim(&(self.config.folder.name() + &self.mark))?);
         }
         let enforcement = launch.slice.clone().map(SliceEnforcement::of);
-        let durable = launch.durable;
+        let (durable, remove) = (launch.durable, launch.remove);
         // The executor's own cgroup goes with its own folder, not with that of a further task.
         let owns_folder = lock.is_some();
         let overhead = self.overhead.path().filter(|_| !owns_folder);
@@ -109,7 +109,8 @@ impl Supervisor {
         let container = task.bundle.as_deref().map(|bundle| Container { id: id.as_str(), bundle, spec: &spec });
         let poststop = container.map(hooks::poststop_of).transpose()?.flatten();
         let record = self.record(cgroup, unit);
-        let record = Record { task: Some(task), durable, enforcement, overhead, init, user, foreground, ..record };
+        let record =
+            Record { task: Some(task), durable, remove, enforcement, overhead, init, user, foreground, ..record };
         let record = Record { interfaces, poststop, ..record };
         let plan = self.planned(spec, profile, record, folder).await?;
         Ok(LaunchPlan { claimed, owns_folder, lock, shared, notes, ..plan })
@@ -148,6 +149,7 @@ impl Supervisor {
         let record = Record {
             task: Some(task),
             durable: launch.durable,
+            remove: launch.remove,
             sandbox: of,
             overhead: None,
             init,

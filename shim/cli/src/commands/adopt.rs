@@ -1,18 +1,20 @@
 //! `bowline adopt`: starts new shims for tasks and sandboxes whose shims died.
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, dead, find, find_or_adopt, runs, sandbox, why_not};
+use bowline_client::{Presence, Shim, dead, find, find_or_adopt, is_overdue, runs, sandbox, why_not};
 use bowline_model::folder::Record;
 use bowline_model::folder::StateDir;
 use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
-use crate::input::each_task::each_of;
+use crate::commands::rm;
+use crate::input::each_task::{each_of, settle};
 use crate::input::task_names::{TaskRef, resolve_shims};
 use crate::reach::waiting;
 use crate::ui::print::say;
 
-/// Takes over the tasks that are named, or with `all` each that can be; prints the ids of those with a new shim.
+/// Takes over the tasks that are named, or with `all` each that can be; prints the ids of those with a new shim. With `all`,
+/// removes those that a shim died before it could.
 pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {
     let ids = if all { orphans(state).await? } else { resolve_shims(state, names) };
     let act = |id: TaskId| {
@@ -22,7 +24,14 @@ pub async fn run(state: &StateDir, names: &[TaskRef], all: bool) -> Result<u8> {
             if all && adopted.is_err() && is_over(&state, &id, seen).await { Ok(()) } else { adopted }
         }
     };
-    each_of(ids, act).with_progress(waiting).await
+    let adopted = each_of(ids, act).with_progress(waiting).await?;
+    let mut code = Some(adopted).filter(|code| *code != 0);
+    if all {
+        for id in state.ids()?.into_iter().filter(|id| is_overdue(&state.folder(id))) {
+            settle(rm::remove_overdue(state, &id).await.map(drop), &mut code);
+        }
+    }
+    Ok(code.unwrap_or(0))
 }
 
 /// Which folder has this name now, for [`is_over`]: not its descriptor, as many are looked at.

@@ -107,10 +107,8 @@ async fn redraw(shim: &Shim) {
     resize(shim, "").await;
 }
 
-/// Reports that the task runs on, and how to attach again. With `to_be_removed`, also how to remove the task, as we no
-/// longer will.
+/// Reports that the task runs on, and how to attach again; with `to_be_removed`, that its shim removes it.
 pub fn left(id: &TaskId, to_be_removed: bool) {
-    let removal =
-        if to_be_removed { format!("; remove it with `bowline rm {id}` once it has ended") } else { String::new() };
+    let removal = if to_be_removed { "; it is removed once it has ended" } else { "" };
     complain(&format!("left {id} running"), Some(&format!("`bowline attach {id}` comes back{removal}")));
 }

@@ -1,11 +1,14 @@
 //! `gc`: lists and removes orphans.
 
-use bowline_executor::internal::housekeeping::{Cgroups, Left, Outcome, Pods};
+use bowline_client::is_overdue;
+use bowline_executor::internal::housekeeping::{Cgroups, Left, Outcome, Pods, What};
 use bowline_model::Result;
-use bowline_model::folder::StateDir;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_spec::id::TaskId;
 use bowline_spec::place::PODS;
 use serde::Serialize;
 
+use crate::commands::rm;
 use crate::input::args::GcArgs;
 use crate::input::description;
 use crate::input::each_task::settle;
@@ -24,7 +27,7 @@ struct Row {
 }
 
 /// Runs `bowline gc`. An orphan that cannot be removed does not stop the rest.
-pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
+pub async fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
     let alive = args.alive.as_deref().map(description::read_pods).transpose()?;
     let root = args.pods_root.as_deref().or(alive.is_some().then_some(PODS));
     let pods = root.map(|root| Pods { root, alive: alive.as_ref() });
@@ -59,8 +62,40 @@ pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
         }
         rows.push(row);
     }
+    for id in state.ids()?.into_iter().filter(|id| is_meant(id.as_str()) && is_overdue(&state.folder(id))) {
+        let left = overdue(&state.folder(&id), &id);
+        let line = format!("{} {}: {}", left.what.as_str(), left.id, left.why);
+        let outcome = if args.dry_run { Ok(true) } else { rm::remove_overdue(state, &id).await };
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(error) => {
+                rows.push(Row { left, removed: false, error: Some(error.to_string()) });
+                settle(Err(error), &mut code);
+                continue;
+            }
+        }
+        if !args.json {
+            say(&line)?;
+        }
+        rows.push(Row { left, removed: !args.dry_run, error: None });
+    }
     if args.json {
         json::print_list(&rows)?;
     }
     Ok(code.unwrap_or(0))
+}
+
+/// The row of a task that its shim should have removed.
+fn overdue(folder: &Folder, id: &TaskId) -> Left {
+    Left {
+        what: What::Task,
+        id: id.to_string(),
+        name: folder.name_on_host(),
+        why: "it has ended, and its shim died before it had removed the task".to_owned(),
+        cgroups: Vec::new(),
+        processes: 0,
+        folder: Some(folder.path().to_owned()),
+        owned: false,
+    }
 }

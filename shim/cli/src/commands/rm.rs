@@ -65,6 +65,14 @@ pub async fn replaced(state: &StateDir, id: &TaskId) -> Result<()> {
     }
 }
 
+/// Removes a task that its shim should have removed, unless somebody else does. Returns whether this removed it.
+pub async fn remove_overdue(state: &StateDir, id: &TaskId) -> Result<bool> {
+    match remove_this(state.folder(id), id, false).await {
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        removed => removed,
+    }
+}
+
 async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     remove_this(state.folder(id), id, force).await.map(drop)
 }

@@ -36,7 +36,7 @@ use crate::ui::{json, outcome, terminal};
 /// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
     let RunArgs { rm, json, .. } = how;
-    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
+    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args, rm));
     let (interactive, raw) = (args.interactive, args.tty);
     if raw {
         terminal::require()?;
@@ -105,17 +105,18 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     if report.unwritten.is_some() {
         leave_unwritten(up, &id, &report, rm)?;
     } else {
-        let (folder, died) = up.done().await?;
-        let removed = match rm {
-            true if died || task.bundle.is_some() => {
-                let alone = folder.lock().and_then(|lock| remove_ended(&folder, lock, &Programs::default()));
-                alone.map(|alone| rm::say_left_alone(&alone))
+        let (folder, left_alone) = up.done(rm).await?;
+        rm::say_left_alone(&left_alone);
+        // Its shim has removed it, unless that died, could not, or is a sandbox's of an older bowline.
+        if rm && folder.exists()? {
+            let removed = folder.lock().and_then(|lock| remove_ended(&folder, lock, &Programs::default()));
+            match removed {
+                Ok(alone) => rm::say_left_alone(&alone),
+                // Somebody else has removed it first.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) => return Err(error),
             }
-            true => folder.lock().and_then(|lock| folder.remove(lock)),
-            false => Ok(()),
-        };
-        // Somebody else may have removed it first.
-        removed.or_else(|error| if error.kind() == Kind::NotFound { Ok(()) } else { Err(error) })?;
+        }
     }
     passed
         .and_then(|()| outcome::written(&task.output, &report))

@@ -19,9 +19,9 @@ use crate::ui::print::say;
 use crate::ui::signals::{ENDING, Signals};
 use crate::ui::{json, progress};
 
-/// Runs `bowline start`: a task in the background; prints its id.
-pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
-    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
+/// Runs `bowline start`: a task in the background; prints its id. With `rm`, its shim removes it once it has ended.
+pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool) -> Result<u8> {
+    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args, rm));
     let sandbox = args.isolation.sandbox.clone();
     let Described { id, mut task, secrets, replaces } = describe_task(state, args).await?;
     wanted.secrets = secrets;

@@ -8,8 +8,8 @@ use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
-use crate::input::each_task::each;
-use crate::input::task_names::TaskRef;
+use crate::input::each_task::each_of;
+use crate::input::task_names::{TaskRef, resolve_ended};
 use crate::ui::json;
 use crate::ui::print::say;
 
@@ -29,7 +29,7 @@ pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> 
         async move { bowline_client::report(&folder, &id, &Programs::default()).await }
     };
     let mut reports = Vec::new();
-    let code = each(state, names, act)
+    let code = each_of(resolve_ended(state, names), act)
         .in_order(|id, report| match report.exit_code {
             _ if json => {
                 reports.push(Named { id, report });

@@ -249,9 +249,6 @@ fn words(error: &clap::Error, kind: ContextKind) -> Vec<&str> {
     }
 }
 
-/// Instead of `--rm` for a task in the background.
-const REMOVES_LATER: &str = "`bowline rm --exited` removes all that have ended, `bowline rm ID` one of them";
-
 /// What to type instead of flags that do not go together, or of another program's word that the command does not have.
 fn instead(error: &clap::Error, called: &Called) -> Option<String> {
     let of = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg, ContextKind::PriorArg];
@@ -259,7 +256,6 @@ fn instead(error: &clap::Error, called: &Called) -> Option<String> {
     let name = called.name();
     let instead = match (error.kind(), name, &words[..]) {
         (ErrorKind::InvalidSubcommand, "bowline", [word]) => return instead_of_command(word, called),
-        (ErrorKind::UnknownArgument, "bowline start", ["--rm"]) => REMOVES_LATER,
         (ErrorKind::UnknownArgument, "bowline", [flag]) => return instead_above(flag, called),
         (ErrorKind::UnknownArgument, _, [flag]) => {
             let command = name.trim_start_matches("bowline ");
@@ -270,7 +266,6 @@ fn instead(error: &clap::Error, called: &Called) -> Option<String> {
         }
         // systemd-run's -p has a setting where docker's has a port.
         (ErrorKind::ValueValidation, _, ["--publish <HOST:TASK>"]) => setting("-p", &called.rest)?,
-        (ErrorKind::ArgumentConflict, _, ["--detach", "--rm"] | ["--rm", "--detach"]) => REMOVES_LATER,
         (ErrorKind::MissingRequiredArgument, _, ["--bundle <DIR>"]) => {
             "without a bundle, type the command itself instead of --entrypoint"
         }
@@ -360,9 +355,6 @@ mod tests {
 
     #[test]
     fn flags_that_need_others_have_answers_of_their_own() {
-        for args in [&["run", "-d", "--rm", "true"][..], &["run", "--rm", "-d", "true"], &["start", "--rm", "true"]] {
-            assert_eq!(hinted(args), REMOVES_LATER, "{args:?}");
-        }
         let instead = "without a bundle, type the command itself instead of --entrypoint";
         assert_eq!(hinted(&["run", "--entrypoint", "sh", "x"]), instead);
     }

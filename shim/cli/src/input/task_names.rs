@@ -69,6 +69,20 @@ pub fn resolve(state: &StateDir, names: &[TaskRef]) -> Vec<Result<TaskId>> {
     all.filter(|meant| meant.as_ref().map_or(true, |id| seen.insert(id.clone()))).collect()
 }
 
+/// Like [`resolve`], for a command that asks how tasks ended: the error of one that was removed says that, where the journal
+/// knows.
+pub fn resolve_ended(state: &StateDir, names: &[TaskRef]) -> Vec<Result<TaskId>> {
+    let mut seen = BTreeSet::new();
+    let all = names.iter().map(|name| match name.resolve(state) {
+        Err(error) if error.kind() == Kind::NotFound => {
+            let folder = state.folder(&name.0);
+            Err(if folder.removed_report().is_some() { bowline_client::removed(&folder, &name.0) } else { error })
+        }
+        found => found,
+    });
+    all.filter(|meant| meant.as_ref().map_or(true, |id| seen.insert(id.clone()))).collect()
+}
+
 /// Finds the only one of `ids` that begins with `typed`.
 fn choose(typed: &TaskId, ids: &[TaskId]) -> Result<TaskId> {
     let begun: Vec<&TaskId> = ids.iter().filter(|id| id.starts_with(typed.as_str())).collect();

@@ -243,7 +243,19 @@ impl Handed {
         let what = || "cannot watch a connection";
         let socket = std::os::unix::net::UnixStream::from(self.socket.take()?);
         let socket = UnixStream::from_std(socket).doing(Kind::Internal, what)?;
-        Ok(Connection { facts: self.facts, socket })
+        Ok(Connection { facts: self.facts, socket, ends: None })
+    }
+}
+
+/// The client that makes a call.
+pub struct Caller<'c> {
+    ends: &'c mut Option<watch::Sender<()>>,
+}
+
+impl Caller<'_> {
+    /// A channel whose other end is dropped once the client has gone, or the connection is closed.
+    pub fn until_gone(&mut self) -> watch::Receiver<()> {
+        self.ends.get_or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 }
 
@@ -251,11 +263,13 @@ impl Handed {
 pub struct Connection {
     pub facts: Facts,
     socket: UnixStream,
+    /// Dropped with the connection; made for the first who waits for that.
+    ends: Option<watch::Sender<()>>,
 }
 
 impl Connection {
     pub fn new(socket: UnixStream) -> Connection {
-        Connection { facts: Facts::default(), socket }
+        Connection { facts: Facts::default(), socket, ends: None }
     }
 
     /// The connection for the program that is executed in the shim's place.
@@ -388,7 +402,8 @@ impl<S: Services> Serving<S> {
             // A leaving shim takes no requests; the client learns that from the closed connection.
             while !leaving && let Some(open) = connection.facts.next_call(&mut bytes) {
                 let (stream, deadline) = (open.stream, open.deadline.map(|deadline| sleep(deadline.to_come())));
-                match self.services.call(&open.service, &open.method, &open.payload) {
+                let mut caller = Caller { ends: &mut connection.ends };
+                match self.services.call_from(&mut caller, &open.service, &open.method, &open.payload) {
                     Ok(call) => {
                         connection.facts.only_waits(stream, call.only_waits);
                         self.calls.push(Awaited(Some(Waiting { stream, call, deadline: deadline.map(Box::pin) })))

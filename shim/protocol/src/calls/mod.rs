@@ -27,7 +27,7 @@ use ttrpc::proto::{Code, Status};
 
 #[cfg(feature = "fuzzing")]
 pub use connection::Facts;
-pub use connection::Outline;
+pub use connection::{Caller, Outline};
 pub use server::{Connections, Door, Handed, Server, door};
 
 /// The result of a call.
@@ -68,6 +68,21 @@ pub trait Services {
     /// # Errors
     /// [`unknown_service`], [`unknown_method`], and the errors of [`call`].
     fn call(self: &Rc<Self>, service: &str, method: &str, payload: &[u8]) -> Answer<Call>;
+
+    /// Like [`Self::call`], by a client that the call may concern.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    fn call_from(
+        self: &Rc<Self>,
+        caller: &mut Caller<'_>,
+        service: &str,
+        method: &str,
+        payload: &[u8],
+    ) -> Answer<Call> {
+        let _ = caller;
+        self.call(service, method, payload)
+    }
 
     /// Waits again for the end of what a call has begun, under this number, before the shim's program was replaced.
     ///

@@ -90,6 +90,9 @@ pub enum Command {
         /// Accepted as `run` has it: the task is in the background in any case
         #[arg(short, long, hide = true)]
         detach: bool,
+        /// Remove the task once it has ended
+        #[arg(long)]
+        rm: bool,
         /// Print id and pid as JSON
         #[arg(long)]
         json: bool,
@@ -312,9 +315,9 @@ pub enum CompletedShell {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Run it in the background and print its id, as `start` does
-    #[arg(short, long, conflicts_with = "rm")]
+    #[arg(short, long)]
     pub detach: bool,
-    /// Remove the task once it has ended
+    /// Remove the task once it has ended, whoever is attached by then
     #[arg(long)]
     pub rm: bool,
     /// Print its exit report, with the last 4 KiB of its output, instead of its output; with -d id and pid

@@ -53,8 +53,5 @@ const RARE: Words = &[
         ],
         "leave it out: `bowline logs` and the journal have what is kept",
     ),
-    (
-        &["update -r", "update --resources", "update --cpu-share", "update --pids-limit"],
-        "`bowline update --help` lists the limits",
-    ),
+    (&["update -r", "update --resources", "update --cpu-share"], "`bowline update --help` lists the limits"),
 ];

@@ -1,7 +1,8 @@
 //! Several state folders on one host: the same id in two of them is two tasks.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, assert_cgroup_is_below, binary, process_exists};
+use bowline_tests::harness::{Ran, assert_cgroup_is_below, binary, eventually, process_exists};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Another state folder of this host's, as a flag.
 fn other(host: &Host) -> String {
@@ -53,6 +54,54 @@ fn one_name_in_two_state_folders_is_two_sandboxes() {
     host.bowline(["sandbox", "rm", &other, "-f", sandbox.id()]).assert_code(0);
     member.exec("echo well").assert_says("well");
     sandbox.rm(["-f"]);
+}
+
+#[test]
+fn a_place_is_one_sandboxs_whatever_its_state_folder() {
+    let host = Host::new();
+    let other = other(&host);
+    let at = |path: &str| format!("/{}-ecs/all{path}", host.prefix());
+    let create = |id: &str, path: &str| {
+        host.bowline(["sandbox", "create", &other, "--name", id, "--network=none", &format!("--place={}", at(path))])
+    };
+    let sandbox = host.sandbox().toml(&format!("place = '{}'", at("/one"))).flag("--network=none").create();
+    let task = host.task("echo ready; exec sleep 1000").toml(&format!("cgroup = '{}'", at("/task"))).start();
+    let (folder, id) = (host.state().display().to_string(), host.new_id());
+    for (path, relation, what, owner) in [
+        ("/one", "is that of", "sandbox", sandbox.id()),
+        ("/one/in", "is below that of", "sandbox", sandbox.id()),
+        ("", "is above that of", "", ""),
+        ("/task", "is that of", "task", task.id()),
+        ("/task/in", "is below that of", "task", task.id()),
+    ] {
+        create(&id, path).assert_refused(125, &["place", &at(path), relation, what, owner, &folder]);
+    }
+    let description = host.file("place.toml", &format!("cgroup = '{}'", at("/one/in")));
+    let file = format!("--file={}", description.display());
+    let started = host.bowline(["start", &other, "--name", &id, &file, "--", "sleep", "1000"]);
+    started.assert_refused(125, &["cgroup", "is below that of", "sandbox", sandbox.id(), &folder]);
+    sandbox.task("echo well").run().assert_says("well");
+    task.exec("echo well").assert_says("well");
+    // What ends gives its place back, also where the cgroup was there before.
+    sandbox.rm(["-f"]);
+    task.end();
+    host.bowline(["cgroup", "ensure", &at("/one")]).assert_code(0);
+    for path in ["/one", "/task"] {
+        create(&id, path).assert_code(0);
+        host.bowline(["sandbox", "rm", &other, &id]).assert_code(0);
+    }
+    // One that was killed with all that it had has left its cgroup.
+    create(&id, "/one").assert_code(0);
+    let shim = host.bowline(["sandbox", "inspect", &other, &id]).assert_code(0).json()["shim_pid"].clone();
+    let shim = i32::try_from(shim.as_i64().expect("a pid")).expect("a pid");
+    let pidfd = pidfd_open(Pid::from_raw(shim).expect("a pid"), PidfdFlags::empty()).expect("it lives");
+    pidfd_send_signal(&pidfd, Signal::KILL).expect("it lives");
+    eventually("it has ended", || (!process_exists(shim)).then_some(()));
+    let sandbox = host.sandbox().toml(&format!("place = '{}'", at("/one"))).flag("--network=none").create();
+    host.bowline(["sandbox", "rm", &other, "-f", &id]).assert_code(0);
+    sandbox.task("echo well").run().assert_says("well");
+    sandbox.rm(["-f"]);
+    host.bowline(["cgroup", "destroy", &format!("/{}-ecs", host.prefix())]).assert_code(0);
 }
 
 #[test]

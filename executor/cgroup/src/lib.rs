@@ -27,6 +27,7 @@ mod membership;
 mod memory_min;
 mod old_values;
 mod oom;
+mod owner;
 mod path;
 mod pressure;
 mod sets;

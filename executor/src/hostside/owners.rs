@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup::Layout;
 use bowline_model::folder::Folder;
 use bowline_model::trust;
 use bowline_sys::proc_stat::{self, ProcStat};
@@ -194,6 +195,14 @@ fn holds(pid: i32, number: &OsStr) -> bool {
     let info = fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(number)).unwrap_or_default();
     info.lines()
         .any(|line| line.strip_prefix("lock:").is_some_and(|lock| lock.split_whitespace().any(|w| w == "FLOCK")))
+}
+
+/// Whether the cgroup at `path`, which a record in `folder` names, is of a task or sandbox in another folder by now: that
+/// was there before it, or has used what it has left.
+pub(crate) fn is_taken(layout: &Layout, folder: &Folder, path: &str) -> bool {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let owner = layout.owner(path).and_then(|owner| identity(&owner));
+    owner.is_some_and(|owner| identity(folder.path()).is_some_and(|own| own != owner))
 }
 
 fn folder_of_lock(path: &Path) -> Option<Folder> {

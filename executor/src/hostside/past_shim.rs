@@ -138,7 +138,7 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
     // On v1 a frozen process does not die.
     let layout = cgroup::detect()?;
-    let above = sandbox.as_ref().and_then(|record| undo_sandbox::cgroups(record, &layout, &id).0[0].cloned());
+    let above = sandbox.as_ref().and_then(|record| undo_sandbox::cgroups(record, &layout, folder).0[0].cloned());
     let mark = folder.mark();
     let own = overheads_of(&id, &mark).into_iter().chain([cgroup::of_sandbox(&format!("{id}{mark}"))]);
     for path in own.chain(overhead).chain(above) {

@@ -65,7 +65,7 @@ pub(crate) fn check_none(layout: &Layout, cgroup: &Cgroup, overhead: Option<&str
 pub fn check_none_in_sandbox(folder: &Folder, id: &TaskId) -> Result<()> {
     let Some(record) = folder.sandbox()?.filter(|record| !record.taken_down) else { return Ok(()) };
     let layout = cgroup::detect()?;
-    let ([own, _], _) = undo_sandbox::cgroups(&record, &layout, id.as_str());
+    let ([own, _], _) = undo_sandbox::cgroups(&record, &layout, folder);
     let cgroup = own.map(|path| layout.open(path)).transpose()?.flatten();
     cgroup.map_or(Ok(()), |cgroup| check_none(&layout, &cgroup, record.overhead.as_deref(), id))
 }

@@ -21,7 +21,7 @@ use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
-use crate::hostside::owners::Shims;
+use crate::hostside::owners::{Shims, is_taken};
 use crate::hostside::systemd::Systemd;
 use crate::oci::bundle;
 use crate::start::hooks;
@@ -386,6 +386,9 @@ pub(crate) fn overheads_of(id: &str, mark: &str) -> Vec<String> {
     paths.chain([cgroup::of_sandbox(&name) + "/overhead"]).chain(beside.map(|place| place.cgroupfs())).collect()
 }
 
+/// Why a cgroup is left alone that is where the record says, and in use by a later one.
+pub(crate) const TAKEN: &str = "a task or sandbox of another state folder has it now";
+
 /// Checks that the cgroup of a record, if it exists, is the task's; else returns why it is not taken for the task's.
 fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Result<(), &'static str> {
     let cgroup = match layout.open(&record.cgroup) {
@@ -396,6 +399,7 @@ fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Resu
     match &record.identity {
         Some(identity) if !identity.is_of_this_boot() => Err("the task was of an earlier boot of this host"),
         Some(identity) if !identity.cgroups.is_empty() => match identity.is_of(layout, &cgroup) {
+            true if record.task.is_some() && is_taken(layout, folder, &record.cgroup) => Err(TAKEN),
             true => Ok(()),
             false => Err("it is not the one that the task was started in"),
         },

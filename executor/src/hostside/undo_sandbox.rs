@@ -15,14 +15,20 @@ use bowline_spec::place::{OURS, SandboxPlace};
 use bowline_sys as sys;
 
 use crate::hostside::memory_min;
+use crate::hostside::owners::is_taken;
 use crate::hostside::systemd::Systemd;
-use crate::hostside::undo::{LeftAlone, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
+use crate::hostside::undo::{LeftAlone, TAKEN, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 use crate::view::network;
 use crate::view::rootfs::layers;
 
 /// The cgroups of the record that are where bowline makes them for `id`, the sandbox's own and
 /// its shim's; and those that are left alone.
-pub fn cgroups<'a>(record: &'a SandboxRecord, layout: &Layout, id: &str) -> ([Option<&'a String>; 2], LeftAlone) {
+pub fn cgroups<'a>(
+    record: &'a SandboxRecord,
+    layout: &Layout,
+    folder: &Folder,
+) -> ([Option<&'a String>; 2], LeftAlone) {
+    let id = &*folder.name();
     let of_id = id.parse::<TaskId>().ok();
     let place = of_id.as_ref().and_then(|id| place_of(&record.sandbox, id, &record.mark).ok());
     let places = place.iter().flat_map(|place| [Some(place.cgroupfs()), place.systemd().ok()]).flatten();
@@ -33,7 +39,7 @@ pub fn cgroups<'a>(record: &'a SandboxRecord, layout: &Layout, id: &str) -> ([Op
         why.is_none()
     };
     let is_there = places.into_iter().any(|place| place == record.cgroup);
-    let why = if is_there { record.is_anothers(layout) } else { Some(elsewhere) };
+    let why = if is_there { is_anothers(record, layout, folder) } else { Some(elsewhere) };
     let own = Some(&record.cgroup).filter(|path| keep(path, why));
     let expected =
         [false, true].map(|by_systemd| overhead_of(&record.sandbox, of_id.as_ref()?, &record.mark, by_systemd).ok()?.0);
@@ -42,6 +48,12 @@ pub fn cgroups<'a>(record: &'a SandboxRecord, layout: &Layout, id: &str) -> ([Op
     };
     let overhead = record.overhead.as_ref().filter(|path| keep(path, (!is_ours(path)).then_some(elsewhere)));
     ([own, overhead], alone)
+}
+
+/// Why the cgroup that is at the place of the record in `folder`, if any, is not taken for the sandbox's.
+pub(crate) fn is_anothers(record: &SandboxRecord, layout: &Layout, folder: &Folder) -> Option<&'static str> {
+    let is_taken = || record.identity.is_some() && is_taken(layout, folder, &record.cgroup);
+    record.is_anothers(layout).or_else(|| is_taken().then_some(TAKEN))
 }
 
 /// The cgroups of a sandbox that may be ended.
@@ -54,8 +66,8 @@ struct Places {
 
 impl Places {
     /// The cgroups that the record names.
-    fn of_record(layout: &Layout, record: &SandboxRecord, id: &TaskId) -> (Places, LeftAlone) {
-        let ([own, overhead], alone) = cgroups(record, layout, id.as_str());
+    fn of_record(layout: &Layout, record: &SandboxRecord, folder: &Folder) -> (Places, LeftAlone) {
+        let ([own, overhead], alone) = cgroups(record, layout, folder);
         let units = [(&record.overhead_unit, overhead), (&record.unit, own)].into_iter();
         let units = units.filter_map(|(unit, path)| unit.as_ref().filter(|unit| Some(&unit.path()) == path));
         let units = units.cloned().collect();
@@ -133,7 +145,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         // The cgroup may have been made; another's has processes, or its own limits, and stays.
         let _ = layout.remove_unused(&cut_short.cgroup);
     }
-    let found = record.as_ref().map(|record| Places::of_record(&layout, record, id));
+    let found = record.as_ref().map(|record| Places::of_record(&layout, record, &folder));
     let (places, mut alone) = found.unwrap_or_else(|| Places::of_id(&layout, &folder, id));
     if record.is_none() && !alone.is_empty() {
         let message = format!("what lives may be of sandbox {id}, whose record is damaged: {}", alone.join("; "));

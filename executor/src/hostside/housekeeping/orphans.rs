@@ -348,7 +348,7 @@ impl Cgroups {
         // Leave alone what is not the task's, whatever the record says.
         let recorded = record.map(|record| cgroups_of(&self.layout, folder, &record).0);
         let recorded = recorded.or(sandbox.map(|record| {
-            let (own, _) = undo_sandbox::cgroups(&record, &self.layout, id.as_str());
+            let (own, _) = undo_sandbox::cgroups(&record, &self.layout, folder);
             own.into_iter().flatten().cloned().collect()
         }));
         let mut cgroups: Vec<String> = recorded.into_iter().flatten().filter(|path| self.is_there(path)).collect();

@@ -31,7 +31,7 @@ use crate::lifecycle::shim;
 use crate::process::worker;
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
-use crate::supervise::task::nesting;
+use crate::supervise::task::nesting::{self, Claim};
 
 impl Supervisor {
     /// The sandbox, if it exists.
@@ -136,6 +136,11 @@ impl Supervisor {
             let state = &self.config.state;
             nesting::check(state, &state.all_ids()?, sandbox.id().as_str(), "place", path)?;
         }
+        let is_placed = description.place.is_some();
+        let claim = Claim { layout: &self.layout, folder: &sandbox.folder, field: "place", minds_tasks: true };
+        if is_placed {
+            claim.check(path)?;
+        }
         let cgroup = match unit {
             None if description.place.is_none() => self.layout.create(path)?,
             None => {
@@ -143,13 +148,18 @@ impl Supervisor {
                 sandbox.keep_record()?;
                 let mut cgroup = self.layout.create_or_use(path)?;
                 cgroup.stay_if_found();
+                claim.store_or_remove(&mut cgroup, path)?;
                 cgroup
             }
             Some(slice) => {
                 let (_, joint) = self.joint(&record, &BTreeMap::new())?;
                 let off = description.cgroup == Enforcement::Off;
                 let resources = if off { LinuxResources::default() } else { joint.to_oci() };
-                units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?
+                let cgroup = units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?;
+                if is_placed {
+                    claim.store(&cgroup, path)?;
+                }
+                cgroup
             }
         };
         let is_ours_to_know = sandbox.facts.update(|SandboxFacts { record, .. }| {

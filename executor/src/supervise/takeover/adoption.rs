@@ -34,6 +34,7 @@ use tokio::io::Interest;
 
 use super::Found;
 use crate::facts::TaskFacts;
+use crate::hostside::undo_sandbox::is_anothers;
 use crate::lifecycle::sandbox::Trigger;
 use crate::lifecycle::shim;
 use crate::oci::bundle;
@@ -82,7 +83,7 @@ impl Supervisor {
         folder.check_form().map_err(|newer| by_anyone(newer.message()))?;
         record.adoptable().map_err(by_anyone)?;
         let cgroup = Sandbox::cgroup_of(&self.layout, &record)?.ok_or_else(|| refused("its cgroup is gone"))?;
-        if let Some(why) = record.is_anothers(&self.layout) {
+        if let Some(why) = is_anothers(&record, &self.layout, &folder) {
             return Err(refused(why));
         }
         let members: Vec<Folder> =

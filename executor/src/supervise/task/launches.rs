@@ -19,7 +19,7 @@ use jiff::Timestamp;
 
 use super::Task;
 use super::launch_plan::LaunchPlan;
-use super::nesting;
+use super::nesting::{self, Claim};
 use crate::facts::SandboxFacts;
 use crate::hostside::task_units::{self as units, Placeholder, remove_cgroup};
 use crate::lifecycle::shim;
@@ -498,9 +498,13 @@ impl Supervisor {
                         // Another task's is in use. Nomad names a cgroup for each task: no records but sandboxes' are read.
                         let state = &self.config.state;
                         nesting::check(state, &state.sandboxes()?, &plan.folder.name(), "cgroup", path)?;
+                        let (layout, folder) = (&self.layout, &plan.folder);
+                        let claim = Claim { layout, folder, field: "cgroup", minds_tasks: false };
+                        claim.check(path)?;
                         note_existed(plan, self.layout.found(path));
                         let mut cgroup = self.layout.create_or_use_with_devices(path)?;
                         cgroup.stay_if_found();
+                        claim.store_or_remove(&mut cgroup, path)?;
                         cgroup
                     }
                 };

@@ -1,8 +1,97 @@
 //! Whose cgroup is where somebody wants one: a task or sandbox that ends takes with it whatever is in its cgroup or below.
+//!
+//! ```text
+//!   this state folder ─► the records in it
+//!   all others        ─► the folder that is stored with a cgroup ─► lives ─► its record names that cgroup
+//! ```
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::folder::{Folder, StateDir};
 use bowline_spec::id::TaskId;
+
+use crate::hostside::owners::is_locked;
+
+/// How often a cgroup is claimed at most, where others claim it at the same time.
+const CLAIMS: usize = 8;
+
+/// Who wants a cgroup where the description says.
+pub(crate) struct Claim<'c> {
+    pub(crate) layout: &'c Layout,
+    /// The folder of the task or sandbox.
+    pub(crate) folder: &'c Folder,
+    /// The field that names the place.
+    pub(crate) field: &'c str,
+    /// Whether tasks of other state folders count: a sandbox would end them. A task is refused a cgroup that is in use.
+    pub(crate) minds_tasks: bool,
+}
+
+impl Claim<'_> {
+    /// Checks that nothing that lives in another state folder has its cgroup at `path`, above or below it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` naming the other one and its state folder.
+    pub(crate) fn check(&self, path: &str) -> Result<()> {
+        let own = real_path(self.folder);
+        let around = self.layout.owners_around(path).into_iter().filter(|(_, owner)| !is_same(owner, &own));
+        for (taken, owner) in around {
+            let Some(relation) = relation(path, &taken) else { continue };
+            let folder = Folder::at(&owner);
+            // One that has died leaves its cgroup, which keeps what is stored with it.
+            if !is_locked(&owner) && !folder.has_shim() {
+                continue;
+            }
+            let is_its = |(what, its): &(&str, String)| *its == taken && (self.minds_tasks || *what == "sandbox");
+            let Some((what, _)) = cgroups(&folder).find(is_its) else { continue };
+            let (name, state) = (folder.name(), owner.parent().unwrap_or(&owner).display());
+            let message = format!(
+                "cgroup {path} {relation} {what} {name} of state folder {state}: either would end with the other"
+            );
+            return Err(Error::new(Kind::AlreadyExists, message).in_field(self.field).hint("choose another path"));
+        }
+        Ok(())
+    }
+
+    /// Stores with `cgroup` whose it is, for those of other state folders.
+    ///
+    /// # Errors
+    /// As [`Claim::check`], where somebody else has made the cgroup, or used it, at the same time.
+    pub(crate) fn store(&self, cgroup: &Cgroup, path: &str) -> Result<()> {
+        let own = real_path(self.folder);
+        let mut stored: Option<PathBuf> = None;
+        for _ in 0..CLAIMS {
+            match self.layout.note_owner(cgroup, &own, stored.as_deref()) {
+                Some(other) if !is_same(&other, &own) => stored = Some(other),
+                _ => break,
+            }
+            self.check(path)?;
+        }
+        Ok(())
+    }
+
+    /// Like [`Claim::store`]; removes the cgroup again if that fails, unless it was there before.
+    pub(crate) fn store_or_remove(&self, cgroup: &mut Cgroup, path: &str) -> Result<()> {
+        self.store(cgroup, path).inspect_err(|_| {
+            // Where it is in use, it stays.
+            let _ = self.layout.remove(cgroup);
+        })
+    }
+}
+
+/// Whether both paths lead to one folder.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    one == other || identity(one).is_some_and(|one| identity(other) == Some(one))
+}
+
+/// The path of a folder for processes with another working directory.
+fn real_path(folder: &Folder) -> PathBuf {
+    fs::canonicalize(folder.path()).unwrap_or_else(|_| Path::new(folder.path()).to_owned())
+}
 
 /// Checks that none of `others` in `state`, but the one of this `name`, has its cgroup at `path`, which `field` asks for, nor
 /// above or below it.

@@ -155,3 +155,30 @@ fn a_sandbox_removed_once_it_is_made_is_no_task_that_is_missing() {
     create.go_on();
     create.finish().assert_refused(125, &[&format!("sandbox {id}"), "was removed"]);
 }
+
+/// Held up after each call by which it looks into the task's folder or asks its shim.
+#[test]
+fn stop_says_that_its_task_was_removed_wherever_it_was() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let mut windows = 0;
+    for (call, last) in [("getsockopt", 2), ("sendto", 2), ("recvfrom", 3)] {
+        for n in 1..=last {
+            let first = sandbox.task(IDLE).start();
+            let id = first.id().to_owned();
+            let mut held = Held::begin(&host, &[&stop_at(call, n)], &["stop", "--grace=0", &id]);
+            if held.is_held() {
+                host.bowline(["rm", "-f", &*id]).assert_code(0);
+                held.go_on();
+            }
+            let ran = held.finish();
+            if ran.code != Some(0) {
+                ran.assert_refused(125, &[&id, "was removed by somebody else"]);
+                windows += 1;
+            }
+            host.bowline(["rm", "-f", &*id]).assert_code(0);
+        }
+    }
+    assert!(windows > 0, "it is held up while it waits for nobody");
+    sandbox.rm([]);
+}

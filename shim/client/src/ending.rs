@@ -68,13 +68,26 @@ pub async fn stop(
 ) -> Result<ExitReport> {
     let grace = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
     let folder = &pinned(folder, id)?;
+    let stopped = stop_this(folder, id, signal.map(Signal::number), grace, programs).await;
+    // Somebody else may remove it at any moment.
+    stopped.map_err(|error| unless_removed(folder, id, error))
+}
+
+/// Stops the task that is in `folder`, which is pinned; `grace` is in milliseconds.
+async fn stop_this(
+    folder: &Folder,
+    id: &TaskId,
+    signal: Option<i32>,
+    grace: Option<u64>,
+    programs: &Programs,
+) -> Result<ExitReport> {
     // Whether it was being launched when it was asked to end: that is what its record cannot tell once it is removed.
     let (mut was_asked, mut until_launched) = (None, 0..4 * POLLS);
     loop {
         let found = match find_or_adopt(folder, id, programs).await {
             // Its launch was given up for this, and has been undone.
             Err(error) if was_asked == Some(true) && error.kind() == Kind::NotFound => return Err(given_up(id)),
-            found => found.map_err(|error| unless_removed(folder, id, error))?,
+            found => found?,
         };
         let mut shim = match found {
             Presence::Live(shim) => shim,
@@ -88,7 +101,7 @@ pub async fn stop(
             Presence::Starting => return Err(starting(id)),
         };
         let in_launch = never_started(folder);
-        let asked = shim.stop(signal.map(Signal::number), grace).await;
+        let asked = shim.stop(signal, grace).await;
         if let Err(error) = &asked
             && error.kind() == Kind::Unavailable
         {

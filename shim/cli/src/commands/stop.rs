@@ -3,6 +3,7 @@
 use std::time::Duration as Elapsed;
 
 use bowline_client::spawn::Programs;
+use bowline_client::unless_removed;
 use bowline_executor::internal::{FrozenBy, frozen_by};
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Kind, Result};
@@ -59,6 +60,8 @@ fn tell_frozen(folder: &Folder, id: &TaskId) {
 
 async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
     let grace = grace.map(Duration::as_std);
+    // This one, whoever has its name later. One that is not there is for the client to say.
+    let folder = &folder.pinned().unwrap_or_else(|_| folder.clone());
     let programs = Programs::default();
     let stopped = bowline_client::stop(folder, id, signal, grace, &programs);
     tokio::pin!(stopped);
@@ -71,7 +74,8 @@ async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: O
     };
     match stopped {
         Err(error) if error.kind() == Kind::Unavailable => {
-            past_shim(folder, id, move |task| task.stop(signal, grace)).await
+            let passed = past_shim(folder, id, move |task| task.stop(signal, grace)).await;
+            passed.map_err(|error| unless_removed(folder, id, error))
         }
         done => done.map(drop),
     }

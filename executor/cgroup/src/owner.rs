@@ -1,4 +1,4 @@
-//! Whose a cgroup is that a description names the place of: the folder of its task or sandbox, stored with the cgroup.
+//! The owner of a cgroup at a place that a description names: the folder of its task or sandbox, stored with the cgroup.
 //!
 //! Several state folders share the cgroups of a host. Processes in the cgroup cannot change what is stored: attributes in
 //! `trusted` need CAP_SYS_ADMIN on the host (xattr(7)).

@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
+use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Serialize, de::DeserializeOwned};
@@ -96,6 +97,8 @@ struct Pin {
     _open: OwnedFd,
     /// Its device and inode.
     identity: (u64, u64),
+    /// When it was there.
+    at: Timestamp,
 }
 
 impl Folder {
@@ -125,7 +128,7 @@ impl Folder {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let pin = rustix::fs::open(&self.path, flags, Mode::empty()).and_then(|open| {
             let stat = rustix::fs::fstat(&open)?;
-            Ok(Pin { _open: open, identity: (stat.st_dev, stat.st_ino) })
+            Ok(Pin { _open: open, identity: (stat.st_dev, stat.st_ino), at: Timestamp::now() })
         });
         match pin {
             Ok(pin) => Ok(Folder { path: self.path.clone(), pinned: Some(Arc::new(pin)) }),
@@ -139,6 +142,11 @@ impl Folder {
     pub fn is_still_there(&self) -> bool {
         let Some(pin) = &self.pinned else { return true };
         rustix::fs::lstat(&self.path).is_ok_and(|now| (now.st_dev, now.st_ino) == pin.identity)
+    }
+
+    /// When a pinned folder was there.
+    fn pinned_at(&self) -> Option<Timestamp> {
+        self.pinned.as_ref().map(|pin| pin.at)
     }
 
     /// The inode of a pinned folder.
@@ -381,11 +389,20 @@ impl Folder {
 
     /// The task's events in the journal, from its creation on: an earlier task may have had the same name.
     pub fn written_events(&self) -> Vec<Entry> {
+        self.written_lives().pop().unwrap_or_default()
+    }
+
+    /// The events in the journal of all tasks that had this name, each from its creation on.
+    fn written_lives(&self) -> Vec<Vec<Entry>> {
         let read = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
-        let mut entries = read.unwrap_or_default();
-        entries.retain(|entry| entry.id.as_str() == self.name());
-        let created = entries.iter().rposition(|entry| matches!(entry.event, Event::Created { .. }));
-        entries.split_off(created.unwrap_or_default())
+        let mut lives: Vec<Vec<Entry>> = Vec::new();
+        for entry in read.unwrap_or_default().into_iter().filter(|entry| entry.id.as_str() == self.name()) {
+            match lives.last_mut() {
+                Some(life) if !matches!(entry.event, Event::Created { .. }) => life.push(entry),
+                _ => lives.push(vec![entry]),
+            }
+        }
+        lives
     }
 
     /// The name of the folder, which is that of its task or sandbox.

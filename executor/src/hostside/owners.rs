@@ -197,8 +197,7 @@ fn holds(pid: i32, number: &OsStr) -> bool {
         .any(|line| line.strip_prefix("lock:").is_some_and(|lock| lock.split_whitespace().any(|w| w == "FLOCK")))
 }
 
-/// Whether the cgroup at `path`, which a record in `folder` names, is of a task or sandbox in another folder by now: that
-/// was there before it, or has used what it has left.
+/// Whether a task or sandbox in another folder than `folder`, whose record names `path`, owns the cgroup there now.
 pub(crate) fn is_taken(layout: &Layout, folder: &Folder, path: &str) -> bool {
     let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let owner = layout.owner(path).and_then(|owner| identity(&owner));

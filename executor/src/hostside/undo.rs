@@ -386,7 +386,7 @@ pub(crate) fn overheads_of(id: &str, mark: &str) -> Vec<String> {
     paths.chain([cgroup::of_sandbox(&name) + "/overhead"]).chain(beside.map(|place| place.cgroupfs())).collect()
 }
 
-/// Why a cgroup is left alone that is where the record says, and in use by a later one.
+/// Why a recorded cgroup is left alone: another task or sandbox uses it now.
 pub(crate) const TAKEN: &str = "a task or sandbox of another state folder has it now";
 
 /// Checks that the cgroup of a record, if it exists, is the task's; else returns why it is not taken for the task's.

@@ -108,7 +108,12 @@ async fn stop_this(
             return Err(error.clone());
         }
         // The shim was not asked to launch the task yet: waiting now would be for the end of a task that nobody has stopped.
-        if matches!(&asked, Err(error) if error.kind() == Kind::NotFound) && is_held(folder)? {
+        let held = || match is_held(folder) {
+            // Its shim has removed it; the journal tells how it ended.
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            held => held,
+        };
+        if matches!(&asked, Err(error) if error.kind() == Kind::NotFound) && held()? {
             if until_launched.next().is_none() {
                 return Err(starting(id));
             }
@@ -255,14 +260,14 @@ fn is_gone(folder: &Folder, error: &Error) -> bool {
     error.kind() == Kind::NotFound && matches!(folder.exists(), Ok(false))
 }
 
-/// Whether the task in `folder` should have been removed by its shim, which died before that, or before the task, and which
-/// nobody has: the next command that cleans up removes it.
+/// Whether a task that its shim should have removed has ended, no shim holds it, and its folder is still there: the next
+/// command that cleans up removes it.
 pub fn is_overdue(folder: &Folder) -> bool {
     let Ok(Some(record)) = folder.record() else { return false };
     record.remove
         && matches!(folder.owner(), Ok(Owner::Nobody(_)))
         && match folder.exit() {
-            Ok(report) => report.is_some() || !record.runs(),
+            Ok(report) => report.is_some() || !record.may_run(),
             Err(_) => false,
         }
 }

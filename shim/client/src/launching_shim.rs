@@ -286,6 +286,7 @@ impl Up {
     /// what it has launched, and its end is collected: see `children`.
     pub fn let_go(self) -> Folder {
         let Up { folder, by, shim, .. } = self;
+        hang_up(&shim);
         drop(shim);
         match by {
             By::Us(child) => children::keep(child),
@@ -302,9 +303,8 @@ impl Up {
     /// `Unavailable` if the shim does not answer meanwhile.
     pub async fn done(self, removes: bool) -> Result<(Folder, LeftAlone)> {
         let Up { folder, by, shim, .. } = self;
-        if let Some(connection) = shim.connection.as_ref().filter(|_| removes) {
-            // Dropping the connection alone would close it once the event loop turns again.
-            let _ = rustix::net::shutdown(connection, Shutdown::Both);
+        if removes {
+            hang_up(&shim);
         }
         drop(shim);
         match by {
@@ -342,6 +342,7 @@ impl Up {
     /// Undoes everything after a failed launch; returns the error.
     pub fn abandon(self, error: Error) -> Error {
         let Up { folder, by, programs, shim, .. } = self;
+        hang_up(&shim);
         drop(shim);
         give_up(by, &folder, &programs, error)
     }
@@ -360,6 +361,14 @@ impl Up {
             Err(left) if left.kind() == Kind::NotFound => error,
             Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
         }
+    }
+}
+
+/// Closes the connection at once: a shim that removes the task waits for that, and dropping it closes it only once the
+/// event loop turns again.
+fn hang_up(shim: &Shim) {
+    if let Some(connection) = &shim.connection {
+        let _ = rustix::net::shutdown(connection, Shutdown::Both);
     }
 }
 

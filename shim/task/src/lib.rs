@@ -118,6 +118,8 @@ pub async fn serve(executor: Executor, entrance: Entrance) -> Result<LeftAlone> 
     server.go_on(handed)?;
     server.serve(door, executor.closed()).await;
     server.leave().await;
+    // Who connects while a hook runs is refused, and reads the report. An error means that it was handed over.
+    let _ = rustix::net::shutdown(&*kept.door, rustix::net::Shutdown::Both);
     executor.remove_own_folder(&kept.lock)
 }
 

@@ -1,6 +1,6 @@
 //! The shim: one single-threaded process for one sandbox, which runs until its tasks have ended.
 //!
-//! `bowline` starts it and passes a listening socket, the lock of its folder, and as stdin a pipe that closes when
+//! `bowline` starts it and passes a listening socket, the lock of its folder, and as stdin a socket that closes when
 //! `bowline` ends. The shim parses its flags by hand: an argument parser would take up half of its private memory.
 
 use std::fmt::Write as _;

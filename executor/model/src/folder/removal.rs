@@ -114,12 +114,24 @@ impl Folder {
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 
-    /// How the task that had this name last has ended, as far as the journal knows: its folder is gone, and its report with
-    /// it.
+    /// How the task of this folder has ended, as far as the journal knows: the folder is gone, and its report with it. Where
+    /// the folder is not pinned, it is the last task that had the name.
     pub fn removed_report(&self) -> Option<ExitReport> {
+        let lives = self.written_lives();
+        // A task of the name that was removed before the folder was there is another one.
+        let is_ours = |at: Timestamp, life: &[Entry]| {
+            life.iter()
+                .rev()
+                .find(|entry| matches!(entry.event, Event::Removed))
+                .is_none_or(|removed| removed.time >= at)
+        };
+        let life = match self.pinned_at() {
+            Some(at) => lives.into_iter().find(|life| is_ours(at, life)),
+            None => lives.into_iter().next_back(),
+        };
         let mut report = ExitReport::default();
         let mut has_ended = false;
-        for entry in self.written_events() {
+        for entry in life? {
             match entry.event {
                 Event::Started { .. } => report.started_at = Some(entry.time),
                 Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died, init_lost } => {

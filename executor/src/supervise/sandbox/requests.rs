@@ -230,8 +230,8 @@ impl Supervisor {
     /// Takes the sandbox down; the shim leaves afterwards. Returns the helpers that were moved to the root cgroup.
     ///
     /// # Errors
-    /// `WrongState` while members run, or somebody else's processes are in the sandbox's cgroup, unless `force` is set; the errors of plugins that cannot undo what they
-    /// added. The removal can then be tried again.
+    /// `WrongState` while members run, or somebody else's processes are in the sandbox's cgroup, unless `force` is set; the
+    /// errors of plugins that cannot undo what they added. The removal can then be tried again.
     pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<Vec<i32>> {
         let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await.map(|()| Vec::new()) };
         if !sandbox.apply(Trigger::Remove { by_force: force }) {

@@ -108,7 +108,7 @@ impl Supervisor {
         if launched.is_err() && self.task(&id).is_err() {
             self.leave_budget(&sandbox, &id).await;
             if removes {
-                // Unless whoever asked for the launch holds it, and does so.
+                // If the launcher still holds the folder, it removes it.
                 self.config.state.folder(&id).remove_unheld(None);
             }
         }

@@ -30,7 +30,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
         let message = format!("task {id} is paused: nothing would happen");
         return Err(Error::new(Kind::WrongState, message).hint(format!("let it go on with `bowline resume {id}`")));
     }
-    // Who has started the task may remove the folder as soon as it has ended.
+    // The folder may be removed as soon as the task has ended.
     let record = folder.record().ok().flatten();
     let files = record.and_then(|record| record.description().ok().map(|task| task.output.clone())).unwrap_or_default();
     let input = task.takes_input && !args.no_stdin;

@@ -63,6 +63,9 @@ pub async fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
         rows.push(row);
     }
     for id in state.ids()?.into_iter().filter(|id| is_meant(id.as_str()) && is_overdue(&state.folder(id))) {
+        if rows.iter().any(|row| row.left.id == id.as_str()) {
+            continue;
+        }
         let left = overdue(&state.folder(&id), &id);
         let line = format!("{} {}: {}", left.what.as_str(), left.id, left.why);
         let outcome = if args.dry_run { Ok(true) } else { rm::remove_overdue(state, &id).await };

@@ -80,10 +80,8 @@ fn a_command_about_a_member_leaves_the_next_of_its_name_alone() {
             held.go_on();
         }
         let ran = held.finish();
-        match command[0] {
-            "rm" => ran.assert_code(0),
-            _ => ran.assert_refused(125, &[&*id]),
-        };
+        // Of the first one, the journal tells how it ended.
+        assert_eq!(ran.assert_code(0).out(), if command[0] == "wait" { "137" } else { "" });
         assert_eq!(next.status(), "running", "{ran}");
         next.end();
     }
@@ -91,7 +89,7 @@ fn a_command_about_a_member_leaves_the_next_of_its_name_alone() {
 }
 
 #[test]
-fn run_says_that_its_member_was_removed_with_the_sandbox() {
+fn run_tells_how_its_member_ended_that_was_removed() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let (name, id) = (sandbox.id().to_owned(), host.new_id());
@@ -103,7 +101,7 @@ fn run_says_that_its_member_was_removed_with_the_sandbox() {
     assert!(held.is_held());
     sandbox.rm(["-f"]);
     held.go_on();
-    held.finish().assert_refused(125, &[&id, &name, "is being removed"]);
+    held.finish().assert_code(0);
 }
 
 #[test]
@@ -158,7 +156,7 @@ fn a_sandbox_removed_once_it_is_made_is_no_task_that_is_missing() {
 
 /// Held up after each call by which it looks into the task's folder or asks its shim.
 #[test]
-fn stop_says_that_its_task_was_removed_wherever_it_was() {
+fn stop_succeeds_where_somebody_else_removes_its_task() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
     let mut windows = 0;
@@ -170,15 +168,12 @@ fn stop_says_that_its_task_was_removed_wherever_it_was() {
             if held.is_held() {
                 host.bowline(["rm", "-f", &*id]).assert_code(0);
                 held.go_on();
-            }
-            let ran = held.finish();
-            if ran.code != Some(0) {
-                ran.assert_refused(125, &[&id, "was removed by somebody else"]);
                 windows += 1;
             }
+            held.finish().assert_code(0);
             host.bowline(["rm", "-f", &*id]).assert_code(0);
         }
     }
-    assert!(windows > 0, "it is held up while it waits for nobody");
+    assert!(windows > 3, "it is held up while it waits for nobody");
     sandbox.rm([]);
 }

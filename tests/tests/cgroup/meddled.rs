@@ -55,6 +55,10 @@ fn a_task_frozen_by_others_is_paused_until_it_is_resumed() {
 
 #[test]
 fn a_stranger_in_a_sandbox_is_named_and_ends_by_force() {
+    // There the kernel lets nobody into a cgroup whose children have controllers.
+    if only_v2() {
+        return;
+    }
     let host = Host::new();
     for (controller, is_dead) in [("memory", false), ("freezer", false), ("memory", true), ("freezer", true)] {
         let sandbox = host.sandbox().create();

@@ -267,7 +267,7 @@ pub fn is_overdue(folder: &Folder) -> bool {
     record.remove
         && matches!(folder.owner(), Ok(Owner::Nobody(_)))
         && match folder.exit() {
-            Ok(report) => report.is_some() || !record.may_run(),
+            Ok(report) => report.is_some() || !record.runs(),
             Err(_) => false,
         }
 }

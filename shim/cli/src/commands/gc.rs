@@ -63,15 +63,13 @@ pub async fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
         rows.push(row);
     }
     for id in state.ids()?.into_iter().filter(|id| is_meant(id.as_str()) && is_overdue(&state.folder(id))) {
-        if rows.iter().any(|row| row.left.id == id.as_str()) {
-            continue;
-        }
+        let is_told = rows.iter().any(|row| row.left.id == id.as_str());
         let left = overdue(&state.folder(&id), &id);
         let line = format!("{} {}: {}", left.what.as_str(), left.id, left.why);
         let outcome = if args.dry_run { Ok(true) } else { rm::remove_overdue(state, &id).await };
         match outcome {
-            Ok(true) => {}
-            Ok(false) => continue,
+            Ok(true) if !is_told => {}
+            Ok(_) => continue,
             Err(error) => {
                 rows.push(Row { left, removed: false, error: Some(error.to_string()) });
                 settle(Err(error), &mut code);

@@ -140,7 +140,7 @@ pub mod internal {
     pub use crate::view::sandbox_namespaces;
     pub use crate::waits;
     pub use bowline_cgroup::{
-        FrozenBy, Unit, checked_path as checked_cgroup_path, is_ours as is_our_cgroup, is_v2 as is_cgroup_v2,
+        Unit, checked_path as checked_cgroup_path, is_ours as is_our_cgroup, is_v2 as is_cgroup_v2,
         join_existing as join_cgroup,
     };
     #[cfg(feature = "absent")]

@@ -41,18 +41,9 @@ impl Freezing {
     }
 }
 
-/// What keeps a process frozen.
-#[derive(Debug)]
-pub struct FrozenBy {
-    /// The file of the cgroup, its own or one above that.
-    pub file: PathBuf,
-    /// What to write there to thaw the cgroup.
-    pub thaw: &'static str,
-}
-
 impl Layout {
-    /// What keeps a process frozen, if anything does.
-    pub fn frozen_by(&self, pid: i32) -> Option<FrozenBy> {
+    /// The file by which a process is kept frozen, if it is: of its cgroup or of one above that.
+    pub fn frozen_by(&self, pid: i32) -> Option<PathBuf> {
         let process = Membership::of(pid).ok()?;
         let freezes = |hierarchy: &&Hierarchy| hierarchy.unified || hierarchy.controllers.iter().any(|c| c == FREEZER);
         self.hierarchies().iter().filter(freezes).find_map(|hierarchy| {
@@ -62,13 +53,13 @@ impl Layout {
     }
 }
 
-/// How the cgroup at `path` is frozen, if it is by itself.
-fn frozen_at(hierarchy: &Hierarchy, path: &Path) -> Option<FrozenBy> {
+/// The file by which the cgroup at `path` is frozen, if it is by itself.
+fn frozen_at(hierarchy: &Hierarchy, path: &Path) -> Option<PathBuf> {
     // The root cgroup has an empty path.
     let dir = open_dir(hierarchy.top(), &Path::new(".").join(path)).ok()?;
-    let (is_frozen, file, thaw) = match hierarchy.unified {
-        true => (v2::is_frozen_itself(dir.as_fd()), v2::FREEZE, v2::THAWED),
-        false => (v1::is_frozen_itself(dir.as_fd()), v1::STATE, v1::THAWED),
+    let (is_frozen, file) = match hierarchy.unified {
+        true => (v2::is_frozen_itself(dir.as_fd()), v2::FREEZE),
+        false => (v1::is_frozen_itself(dir.as_fd()), v1::STATE),
     };
-    is_frozen.then(|| FrozenBy { file: hierarchy.mount().join(path).join(file), thaw })
+    is_frozen.then(|| hierarchy.mount().join(path).join(file))
 }

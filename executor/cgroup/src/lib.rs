@@ -47,7 +47,7 @@ pub use destroy::{Destroyed, Permit, has_ended};
 pub use difference::Difference;
 pub use entry::Entry;
 pub use exec_group::ExecGroup;
-pub use freezing::{Freezing, FrozenBy};
+pub use freezing::Freezing;
 pub use hierarchy::Hierarchy;
 pub use identity::{CgroupIdentity, boot, is_another_namespace, namespace};
 pub use join::join_existing;

@@ -20,7 +20,7 @@ pub const TASKS: &str = "tasks";
 pub const FREEZER: &str = "freezer";
 /// The file by which a cgroup is frozen.
 pub const STATE: &str = "freezer.state";
-pub const THAWED: &str = "THAWED";
+const THAWED: &str = "THAWED";
 
 /// The file of the memory limit.
 const MEMORY_MAX: &str = "memory.limit_in_bytes";

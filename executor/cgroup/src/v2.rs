@@ -25,9 +25,8 @@ pub const THREADS: &str = "cgroup.threads";
 /// The file that says whether a cgroup is in a threaded subtree.
 pub const TYPE: &str = "cgroup.type";
 
-/// The file by which a cgroup is frozen, and what thaws it.
+/// The file by which a cgroup is frozen.
 pub const FREEZE: &str = "cgroup.freeze";
-pub const THAWED: &str = "0";
 
 /// The file that kills all processes at once, since Linux 5.14.
 const KILL: &str = "cgroup.kill";
@@ -251,7 +250,7 @@ pub fn open_memory_events(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 
 /// Starts to freeze the processes below `dir`, or thaws them.
 pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
-    write_at(dir, FREEZE, if frozen { "1" } else { THAWED })
+    write_at(dir, FREEZE, if frozen { "1" } else { "0" })
 }
 
 /// Whether every process below `dir` has stopped.
@@ -266,7 +265,7 @@ pub fn is_frozen_itself(dir: BorrowedFd<'_>) -> bool {
 
 /// Whether nothing freezes the processes of the cgroup `dir`: with a parent they freeze too.
 pub fn is_thawed(dir: BorrowedFd<'_>) -> bool {
-    let wanted = read_at(dir, FREEZE).is_ok_and(|text| text.trim() == THAWED);
+    let wanted = read_at(dir, FREEZE).is_ok_and(|text| text.trim() == "0");
     let events = read_at(dir, "cgroup.events");
     wanted && events.is_ok_and(|events| events.lines().any(|line| line == "frozen 0"))
 }

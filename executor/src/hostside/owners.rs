@@ -199,9 +199,13 @@ fn holds(pid: i32, number: &OsStr) -> bool {
 
 /// Whether a task or sandbox in another folder than `folder`, whose record names `path`, owns the cgroup there now.
 pub(crate) fn is_taken(layout: &Layout, folder: &Folder, path: &str) -> bool {
+    layout.owner(path).is_some_and(|owner| owner.exists() && folder.path().exists() && !is_same(&owner, folder.path()))
+}
+
+/// Whether both paths lead to one folder.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    let owner = layout.owner(path).and_then(|owner| identity(&owner));
-    owner.is_some_and(|owner| identity(folder.path()).is_some_and(|own| own != owner))
+    one == other || identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 fn folder_of_lock(path: &Path) -> Option<Folder> {

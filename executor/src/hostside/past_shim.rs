@@ -11,9 +11,10 @@
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bowline_cgroup::{self as cgroup, Cgroup, FrozenBy, Layout, has_ended};
+use bowline_cgroup::{self as cgroup, Cgroup, Layout, has_ended};
 use bowline_error::{Doing as _, Error, Kind, Result};
 use bowline_model::folder::{Folder, Lock, Owner, Record};
 use bowline_spec::signal::Signal;
@@ -156,7 +157,7 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
 }
 
 /// What keeps the init of this record frozen, if anything does.
-pub fn frozen_by(record: &Record) -> Option<FrozenBy> {
+pub fn frozen_by(record: &Record) -> Option<PathBuf> {
     let (pid, _) = record.pid.zip(record.pid_started).filter(|(pid, at)| proc_stat::started(*pid) == Some(*at))?;
     cgroup::detect().ok()?.frozen_by(pid)
 }

@@ -52,7 +52,7 @@ pub(crate) fn check_none(layout: &Layout, cgroup: &Cgroup, overhead: Option<&str
         there => {
             let (named, path) = (named(&there), cgroup.path());
             let message = format!("sandbox {id} is not removed: somebody has put {named} into its cgroup, {path}");
-            let hint = format!("move or end them, or kill them and remove it with `bowline sandbox rm -f {id}`");
+            let hint = format!("`bowline sandbox rm -f {id}` removes it, and kills them too");
             Err(Error::new(Kind::WrongState, message).hint(hint))
         }
     }

@@ -147,7 +147,6 @@ impl Services for Service {
             return Err(unknown_service(service));
         }
         match method {
-            "Launch" => call(self, payload, async |service: &Service, request| service.launch(request, None).await),
             "Wait" => wait(self, payload, Service::wait),
             "Signal" => call(self, payload, Service::signal),
             "Stop" => call(self, payload, Service::stop),
@@ -188,7 +187,7 @@ impl Services for Service {
             return self.call(service, method, payload);
         }
         let launcher = Launcher::new(caller.until_gone());
-        call(self, payload, async move |service: &Service, request| service.launch(request, Some(launcher)).await)
+        call(self, payload, async move |service: &Service, request| service.launch(request, launcher).await)
     }
 
     fn wait_again(self: &Rc<Self>, service: &str, method: &str, payload: &[u8], begun: u64) -> Answer<Call> {
@@ -290,7 +289,7 @@ async fn exec_outcome(asked: &Asked) -> Answer<ExecResponse> {
 }
 
 impl Service {
-    async fn launch(&self, request: LaunchRequest, launcher: Option<Launcher>) -> Answer<LaunchResponse> {
+    async fn launch(&self, request: LaunchRequest, launcher: Launcher) -> Answer<LaunchResponse> {
         let id = id(&request.id)?;
         // Whether it is a member, the executor knows, which validates a task that is none.
         let task = bowline_spec::parse_member_with(&request.task, Format::Json, |_| {});
@@ -303,7 +302,7 @@ impl Service {
             attached: request.attach.into_option().map(attachment),
             durable: request.durable,
             remove: request.remove,
-            launcher: launcher.filter(|_| request.remove),
+            launcher: Some(launcher).filter(|_| request.remove),
             driver: driver(&request.cgroup_driver)?,
             slice: optional(request.slice),
             secrets: secrets(request.secrets, request.secret_env),

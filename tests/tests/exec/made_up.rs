@@ -105,7 +105,7 @@ fn a_slot_that_names_a_stranger_is_refused_by_itself() {
             assert!(line.is_none_or(|line| line.contains("not in the task's cgroup")), "{log}");
         }
         assert_eq!(log.matches("not in the task's cgroup").count(), 2, "the third is known to end: {log}");
-        // The slots are free, and no end is told of what they said.
+        // The slots are free, and the journal has no end of these execs.
         task.crash_shim();
         task.bowline("adopt", []).assert_code(0);
         assert_eq!(numbers(&execs(&host, &task)), ["1"]);

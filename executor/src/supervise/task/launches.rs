@@ -107,10 +107,8 @@ impl Supervisor {
         // A running task leaves the budget when it ends.
         if launched.is_err() && self.task(&id).is_err() {
             self.leave_budget(&sandbox, &id).await;
-            if removes {
-                // If the launcher still holds the folder, it removes it.
-                self.config.state.folder(&id).remove_unheld(None);
-            }
+            // If the launcher still holds the folder, it removes it.
+            removes.then(|| self.config.state.folder(&id).remove_unheld(None));
         }
         launched
     }
@@ -347,12 +345,11 @@ impl Supervisor {
         self: &Rc<Self>,
         id: TaskId,
         mut plan: LaunchPlan,
-        launch: Launch,
+        mut launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
-        let Launch {
-            stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, launcher, ..
-        } = launch;
+        let launcher = launch.launcher.take();
+        let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, .. } = launch;
         let notes = std::mem::take(&mut plan.notes);
         plan.reserve = Some(plan.folder.reserve_exit()?);
         if plan.record.outlives_shim() {
@@ -498,8 +495,7 @@ impl Supervisor {
                         // Another task's is in use. Nomad names a cgroup for each task: no records but sandboxes' are read.
                         let state = &self.config.state;
                         nesting::check(state, &state.sandboxes()?, &plan.folder.name(), "cgroup", path)?;
-                        let (layout, folder) = (&self.layout, &plan.folder);
-                        let claim = Claim { layout, folder, field: "cgroup", minds_tasks: false };
+                        let claim = Claim::of_task(&self.layout, &plan.folder);
                         claim.check(path)?;
                         note_existed(plan, self.layout.found(path));
                         let mut cgroup = self.layout.create_or_use_with_devices(path)?;

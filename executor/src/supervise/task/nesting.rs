@@ -6,15 +6,14 @@
 //! ```
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::folder::{Folder, StateDir};
 use bowline_spec::id::TaskId;
 
-use crate::hostside::owners::is_locked;
+use crate::hostside::owners::{is_locked, is_same};
 
 /// How often a cgroup is claimed at most, where others claim it at the same time.
 const CLAIMS: usize = 8;
@@ -30,7 +29,12 @@ pub(crate) struct Claim<'c> {
     pub(crate) minds_tasks: bool,
 }
 
-impl Claim<'_> {
+impl<'c> Claim<'c> {
+    /// The claim of a task whose description names its cgroup.
+    pub(crate) fn of_task(layout: &'c Layout, folder: &'c Folder) -> Claim<'c> {
+        Claim { layout, folder, field: "cgroup", minds_tasks: false }
+    }
+
     /// Checks that nothing that lives in another state folder has its cgroup at `path`, above or below it.
     ///
     /// # Errors
@@ -82,15 +86,9 @@ impl Claim<'_> {
     }
 }
 
-/// Whether both paths lead to one folder.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    one == other || identity(one).is_some_and(|one| identity(other) == Some(one))
-}
-
 /// The path of a folder for processes with another working directory.
 fn real_path(folder: &Folder) -> PathBuf {
-    fs::canonicalize(folder.path()).unwrap_or_else(|_| Path::new(folder.path()).to_owned())
+    fs::canonicalize(folder.path()).unwrap_or_else(|_| folder.path().to_owned())
 }
 
 /// Checks that none of `others` in `state`, but the one of this `name`, has its cgroup at `path`, which `field` asks for, nor

@@ -4,7 +4,7 @@ use std::time::Duration as Elapsed;
 
 use bowline_client::spawn::Programs;
 use bowline_client::unless_removed;
-use bowline_executor::internal::{FrozenBy, frozen_by};
+use bowline_executor::internal::frozen_by;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
@@ -48,14 +48,14 @@ fn grace_of(folder: &Folder) -> Option<Elapsed> {
 /// Says that the task waits for somebody else, who has frozen another cgroup than its own: that the stop has thawed.
 fn tell_frozen(folder: &Folder, id: &TaskId) {
     let Ok(Some(record)) = folder.record() else { return };
-    let Some(FrozenBy { file, thaw }) = frozen_by(&record) else { return };
+    let Some(file) = frozen_by(&record) else { return };
     if file.parent().is_some_and(|folder| folder.ends_with(record.cgroup.trim_start_matches('/'))) {
         return;
     }
     let file = file.display();
     let waits =
         format!("task {id} is frozen by {file}: until that is thawed, it waits for the end of its grace period");
-    complain(&waits, Some(&format!("`echo {thaw} > {file}` thaws it")));
+    complain(&waits, Some("somebody else has frozen it, who may thaw it"));
 }
 
 async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {

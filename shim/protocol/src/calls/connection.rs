@@ -252,7 +252,12 @@ pub struct Caller<'c> {
     ends: &'c mut Option<watch::Sender<()>>,
 }
 
-impl Caller<'_> {
+impl<'c> Caller<'c> {
+    /// Who waits for the client's end is in `ends`, which goes with the connection.
+    pub fn new(ends: &'c mut Option<watch::Sender<()>>) -> Caller<'c> {
+        Caller { ends }
+    }
+
     /// A channel whose other end is dropped once the client has gone, or the connection is closed.
     pub fn until_gone(&mut self) -> watch::Receiver<()> {
         self.ends.get_or_insert_with(|| watch::Sender::new(())).subscribe()
@@ -402,7 +407,7 @@ impl<S: Services> Serving<S> {
             // A leaving shim takes no requests; the client learns that from the closed connection.
             while !leaving && let Some(open) = connection.facts.next_call(&mut bytes) {
                 let (stream, deadline) = (open.stream, open.deadline.map(|deadline| sleep(deadline.to_come())));
-                let mut caller = Caller { ends: &mut connection.ends };
+                let mut caller = Caller::new(&mut connection.ends);
                 match self.services.call_from(&mut caller, &open.service, &open.method, &open.payload) {
                     Ok(call) => {
                         connection.facts.only_waits(stream, call.only_waits);

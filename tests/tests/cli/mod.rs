@@ -7,5 +7,6 @@ mod many;
 mod names;
 mod progress;
 mod ps;
+mod report_file;
 mod stats;
 mod watch;

@@ -28,13 +28,31 @@ use crate::launch_request::{
 use crate::reach;
 use crate::ui::detach::DetachKeys;
 use crate::ui::print::complain;
+use crate::ui::report_file::ReportFile;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::signals::{ENDING, Signals};
 use crate::ui::streams::{Outputs, Through};
 use crate::ui::{json, outcome, terminal};
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
-pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
+pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, mut how: RunArgs) -> Result<u8> {
+    let Some(path) = how.report.take() else { return in_foreground(state, args, keys, how, None).await };
+    let mut file = ReportFile::open(path)?;
+    let done = in_foreground(state, args, keys, how, Some(&mut file)).await;
+    done.map_err(|error| match file.failed(&error) {
+        Ok(()) => error,
+        Err(unwritten) => error.within(unwritten),
+    })
+}
+
+/// Runs the task, and writes to the file how it has ended.
+async fn in_foreground(
+    state: &StateDir,
+    args: TaskArgs,
+    keys: DetachKeys,
+    how: RunArgs,
+    report_file: Option<&mut ReportFile>,
+) -> Result<u8> {
     let RunArgs { rm, json, .. } = how;
     let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args, rm));
     let (interactive, raw) = (args.interactive, args.tty);
@@ -59,7 +77,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         Err(error) => return Err(up.abandon(error)),
     };
     let attached = task.terminal && !json;
-    let request = in_foreground(request(&task, wanted)?, session.attachment(), attached);
+    let request = with_streams(request(&task, wanted)?, session.attachment(), attached);
     match launch(&mut up, request, session.signals()).await {
         (Ok(launched), interrupted) => {
             tell_notes(&launched);
@@ -99,6 +117,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         true => session.what_is_there().and_then(|()| json::print(&report)),
         false => session.until_closed(),
     };
+    let reported = report_file.map_or(Ok(()), |file| file.ended(&report));
     if report.shim_died {
         return Err(up.bereft(end_not_known(&id, &report), rm));
     }
@@ -121,11 +140,12 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     passed
         .and_then(|()| outcome::written(&task.output, &report))
         .map_err(|error| outcome::lost(error, &id, &report))?;
+    reported?;
     if report.stopped_by == Some(StoppedBy::Timeout) { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
 }
 
 /// Adds our streams to the request. A task with a terminal is attached to instead.
-fn in_foreground(request: LaunchRequest, streams: AttachRequest, attached: bool) -> LaunchRequest {
+fn with_streams(request: LaunchRequest, streams: AttachRequest, attached: bool) -> LaunchRequest {
     if attached {
         return LaunchRequest { attach: Some(streams).into(), ..request };
     }

@@ -14,6 +14,7 @@ pub mod print;
 pub mod progress;
 pub mod reader;
 pub mod record;
+pub mod report_file;
 pub mod screen;
 pub mod session;
 pub mod signals;

@@ -323,6 +323,16 @@ pub struct RunArgs {
     /// Print its exit report, with the last 4 KiB of its output, instead of its output; with -d id and pid
     #[arg(long, conflicts_with = "tty")]
     pub json: bool,
+    /// Write its exit report to a file, as JSON, beside its output
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = report, conflicts_with = "detach")]
+    pub report: Option<PathBuf>,
+}
+
+fn report(text: &str) -> std::result::Result<PathBuf, String> {
+    match text {
+        "" | "-" => Err("it names a file, as stdout and stderr are the task's; `--json` prints the report".to_owned()),
+        path => Ok(path.into()),
+    }
 }
 
 // How one leaves a terminal.

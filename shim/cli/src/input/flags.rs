@@ -6,7 +6,6 @@
 
 use bowline_executor::secrets::Secrets;
 use bowline_model::{Doing as _, Error, Kind, Result};
-use bowline_spec::capability::Entry;
 use bowline_spec::values::{ByteSize, Ceiling};
 use bowline_spec::{Healthcheck, Mount, Namespace, Network, NetworkMode, Task, TaskProfile};
 use serde::Serialize;
@@ -15,6 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, LimitFlags, TaskArgs};
 use crate::input::environment;
 use crate::input::mounts;
+use crate::input::network::Ports;
 use crate::input::secrets;
 use crate::input::security::SecurityOpt;
 use crate::input::set::{self, Parse, Setting};
@@ -42,7 +42,8 @@ impl Flags {
         if let Some(bundle) = &mut args.bundle {
             *bundle = std::path::absolute(&*bundle).doing(Kind::Usage, || "--bundle: not a path")?;
         }
-        let FileFlags { volume, mount, tmpfs, .. } = &mut args.files;
+        let FileFlags { volume, mount, tmpfs, shm_size, .. } = &mut args.files;
+        tmpfs.extend(shm_size.take());
         let mut mounts: Vec<Mount> = [volume, mount, tmpfs].into_iter().flat_map(std::mem::take).collect();
         // What is mounted below another comes later, in whatever order they are typed.
         mounts.sort_by_key(|mount| mount.destination.components().count());
@@ -112,6 +113,7 @@ fn limits(task: &mut Task, flags: LimitFlags) {
     task.cpu.limit = flags.cpus.or(task.cpu.limit);
     task.cpu.cpuset = flags.cpuset_cpus.or(task.cpu.cpuset.take());
     task.pids = flags.pids.or(task.pids);
+    task.oom_score_adj = flags.oom_score_adj.or(task.oom_score_adj);
     task.rlimits.extend(flags.ulimit);
 }
 
@@ -146,9 +148,13 @@ fn files(task: &mut Task, flags: FileFlags) {
 
 fn isolation(task: &mut Task, flags: IsolationFlags) {
     task.user = flags.user.or(task.user.take());
+    add(&mut task.groups, flags.group_add);
     task.profile = flags.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
     network(task, flags.network);
-    task.network.ports.extend(flags.publish);
+    task.network.ports.extend(flags.publish.into_iter().flat_map(|Ports(ports)| ports));
+    task.namespaces.ipc = flags.ipc.or(task.namespaces.ipc.take());
+    task.namespaces.pid = flags.pid.or(task.namespaces.pid.take());
+    task.sysctls.extend(flags.sysctl);
     task.hostname = flags.hostname.or(task.hostname.take());
     add(&mut task.capabilities.add, flags.cap_add);
     add(&mut task.capabilities.drop, flags.cap_drop);
@@ -176,8 +182,8 @@ fn network(task: &mut Task, mode: Option<NetworkMode>) {
     };
 }
 
-/// Adds capabilities that are not there yet.
-fn add(to: &mut Vec<Entry>, entries: Vec<Entry>) {
+/// Adds entries that are not there yet.
+fn add<T: PartialEq>(to: &mut Vec<T>, entries: Vec<T>) {
     for entry in entries {
         if !to.contains(&entry) {
             to.push(entry);

@@ -22,9 +22,17 @@ pub fn volume(text: &str) -> std::result::Result<Mount, String> {
     let mut mount = bind(source, destination)?;
     let mut writable = None;
     for option in parts.next().into_iter().flat_map(|options| options.split(',')) {
+        if set_flag(&mut mount, option) {
+            continue;
+        }
         let access = match option {
             "ro" | "readonly" => false,
             "rw" => true,
+            "z" | "Z" if Path::new("/sys/fs/selinux/enforce").exists() => {
+                return Err(format!("{option} gives files another label of SELinux, which bowline does not do"));
+            }
+            // As with docker, nothing to do without SELinux.
+            "z" | "Z" => continue,
             option => {
                 mount.propagation = Some(propagation(option)?);
                 continue;
@@ -102,17 +110,14 @@ pub fn tmpfs(text: &str) -> std::result::Result<Mount, String> {
     let (destination, options) = text.split_once(':').map_or((text, None), |(path, options)| (path, Some(options)));
     let mut mount = empty(destination)?;
     for option in options.into_iter().flat_map(|options| options.split(',')) {
+        if set_flag(&mut mount, option) {
+            continue;
+        }
         match pair(option) {
             ("size", Some(size)) => mount.size = Some(size.parse().map_err(|wrong| format!("size: {wrong}"))?),
             ("mode", Some(bits)) => mount.mode = Some(mode(bits)?),
             ("ro", None) => mount.read_only = true,
             ("rw", None) => mount.read_only = false,
-            ("exec", None) => mount.noexec = Some(false),
-            ("noexec", None) => mount.noexec = Some(true),
-            ("suid", None) => mount.nosuid = Some(false),
-            ("nosuid", None) => mount.nosuid = Some(true),
-            ("dev", None) => mount.nodev = Some(false),
-            ("nodev", None) => mount.nodev = Some(true),
             _ => {
                 let known = "size=64M, mode=1777, ro, exec, noexec, suid, nosuid, dev, nodev";
                 return Err(format!("{option:?} is no option of a tmpfs; write some of {known}"));
@@ -120,6 +125,17 @@ pub fn tmpfs(text: &str) -> std::result::Result<Mount, String> {
         }
     }
     Ok(mount)
+}
+
+/// Sets the flag that `option` names, if it names one that any mount has.
+fn set_flag(mount: &mut Mount, option: &str) -> bool {
+    match option {
+        "exec" | "noexec" => mount.noexec = Some(option == "noexec"),
+        "suid" | "nosuid" => mount.nosuid = Some(option == "nosuid"),
+        "dev" | "nodev" => mount.nodev = Some(option == "nodev"),
+        _ => return false,
+    }
+    true
 }
 
 /// Parses `--device HOST[:PATH][:ACCESS]`.

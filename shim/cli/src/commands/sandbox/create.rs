@@ -16,6 +16,7 @@ use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
 use crate::input::flags::{SANDBOX_FIELDS, set_all};
+use crate::input::network::Ports;
 use crate::launch_request::{refused, tell_of_interrupt};
 use crate::ui::json;
 use crate::ui::print::say;
@@ -126,7 +127,7 @@ fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) -> Result<()> {
     sandbox.qos = args.qos.or(sandbox.qos);
     sandbox.cgroup = args.cgroup.unwrap_or(sandbox.cgroup);
     sandbox.network.mode = args.network.or(sandbox.network.mode.take());
-    sandbox.network.ports.extend(args.publish);
+    sandbox.network.ports.extend(args.publish.into_iter().flat_map(|Ports(ports)| ports));
     sandbox.hostname = args.hostname.or(sandbox.hostname.take());
     sandbox.share_pid |= args.share_pid;
     set_all(sandbox, &args.set, bowline_spec::parse_sandbox, SANDBOX_FIELDS)

@@ -6,13 +6,13 @@ use bowline_executor::CgroupDriver;
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, Place};
-use bowline_spec::{Enforcement, NetworkMode, Port};
+use bowline_spec::{Enforcement, NetworkMode};
 use clap::{Args, Subcommand};
 
 use crate::input::args::parsers::{class, one_of};
 use crate::input::args::update::{UpdateArgs, count};
 use crate::input::examples;
-use crate::input::network::{network, port};
+use crate::input::network::{Ports, network, ports};
 use crate::input::set::Setting;
 
 #[derive(Debug, Subcommand)]
@@ -120,8 +120,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "NETWORK", value_parser = network, visible_alias = "net")]
     pub network: Option<NetworkMode>,
     /// A port of the host that leads to one of the sandbox: 8080:80, 53:53/udp; may be repeated
-    #[arg(short, long, value_name = "HOST:SANDBOX", value_parser = port)]
-    pub publish: Vec<Port>,
+    #[arg(short, long, value_name = "HOST:SANDBOX", value_parser = ports)]
+    pub publish: Vec<Ports>,
     /// The host name that the members share [default: the id]
     #[arg(long)]
     pub hostname: Option<String>,

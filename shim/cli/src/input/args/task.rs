@@ -11,17 +11,17 @@ use bowline_spec::host_limits::{UnitKind, UnitName};
 use bowline_spec::id::TaskId;
 use bowline_spec::rlimit::{Resource, Rlimit};
 use bowline_spec::signal::Signal;
-use bowline_spec::user::User;
+use bowline_spec::user::{NameOrId, User};
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
-use bowline_spec::{Device, LogFormat, Mount, NetworkMode, OnUnhealthy, Port};
-use clap::builder::NonEmptyStringValueParser;
+use bowline_spec::{Device, LogFormat, Mount, Namespace, NetworkMode, OnUnhealthy};
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 
-use super::parsers::{number, one_of};
+use super::parsers::{number, one_of, variable};
 use super::update::{ceiling, count};
 use crate::input::environment::Variable;
 use crate::input::mounts::{device, mount, tmpfs, volume};
-use crate::input::network::{network, port};
+use crate::input::network::{Ports, network, ports};
 use crate::input::secrets::SecretFile;
 use crate::input::security::{SecurityOpt, label, ulimit};
 use crate::input::set::Setting;
@@ -125,6 +125,9 @@ pub struct LimitFlags {
     /// Limit of processes and threads; -1 for none
     #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = pids, help_heading = LIMITS)]
     pub pids: Option<Ceiling<u64>>,
+    /// How readily the OOM killer picks it: -1000 (never) to 1000
+    #[arg(long, value_name = "N", value_parser = oom_score_adj, allow_negative_numbers = true, help_heading = LIMITS)]
+    pub oom_score_adj: Option<i32>,
     /// A resource limit of each process: nofile=1024, core=0:-1; may be repeated
     #[arg(long, value_name = "NAME=SOFT[:HARD]", value_parser = ulimit, help_heading = LIMITS)]
     pub ulimit: Vec<(Resource, Rlimit)>,
@@ -152,6 +155,9 @@ pub struct FileFlags {
     /// An empty folder in memory: /scratch, /scratch:size=64M,mode=1777; may be repeated
     #[arg(long, value_name = "DST[:OPTIONS]", value_parser = tmpfs, help_heading = FILES)]
     pub tmpfs: Vec<Mount>,
+    /// The size of /dev/shm: 64M
+    #[arg(long, value_name = "SIZE", value_parser = shm, allow_negative_numbers = true, help_heading = FILES)]
+    pub shm_size: Option<Mount>,
     /// A device of the host's: /dev/kvm, /dev/sda:/dev/disk:r; may be repeated
     #[arg(long, value_name = "HOST[:PATH][:rwm]", value_parser = device, help_heading = FILES)]
     pub device: Vec<Device>,
@@ -163,6 +169,9 @@ pub struct IsolationFlags {
     /// The user, by name or number, perhaps with a group: web, 1000:1000
     #[arg(short, long, help_heading = ISOLATION)]
     pub user: Option<User>,
+    /// A supplementary group, by name or number; may be repeated
+    #[arg(long, value_name = "GROUP", help_heading = ISOLATION)]
+    pub group_add: Vec<NameOrId>,
     /// For untrusted code: its own user, no network, no capabilities, little of everything
     #[arg(long, conflicts_with_all = ["user", "sandbox"], help_heading = ISOLATION)]
     pub untrusted: bool,
@@ -172,17 +181,26 @@ pub struct IsolationFlags {
     /// host, private or none (a loopback interface alone), bridge, or the path of a network namespace [default: host]
     #[arg(long, value_parser = network, visible_alias = "net", conflicts_with = "sandbox", help_heading = ISOLATION)]
     pub network: Option<NetworkMode>,
-    /// With --network bridge, a port of the host that leads to one of the task: 8080:80, 53:53/udp; may be repeated
-    #[arg(short, long, value_name = "HOST:TASK", value_parser = port, conflicts_with = "sandbox", help_heading = ISOLATION)]
-    pub publish: Vec<Port>,
+    /// With --network bridge, a port of the host that leads to one of the task: 8080:80, 53:53/udp, 8000-8009; may be repeated
+    #[arg(short, long, value_name = "HOST:TASK", value_parser = ports, conflicts_with = "sandbox", help_heading = ISOLATION)]
+    pub publish: Vec<Ports>,
     /// The host name inside [default: the host's]
     #[arg(long, value_name = "NAME", conflicts_with = "sandbox", help_heading = ISOLATION)]
     pub hostname: Option<String>,
+    /// private or host: System V IPC, message queues and /dev/shm [default: private]
+    #[arg(long, value_name = "MODE", value_parser = own_or_host(), conflicts_with = "sandbox", help_heading = ISOLATION)]
+    pub ipc: Option<Namespace>,
+    /// private or host: the processes that it sees [default: private]
+    #[arg(long, value_name = "MODE", value_parser = own_or_host(), conflicts_with = "sandbox", help_heading = ISOLATION)]
+    pub pid: Option<Namespace>,
+    /// A kernel setting of its own namespaces: net.ipv4.ip_forward=1; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable, help_heading = ISOLATION)]
+    pub sysctl: Vec<(String, String)>,
     /// A capability to add to the default ones: NET_ADMIN, ALL; may be repeated
-    #[arg(long, value_name = "CAP", help_heading = ISOLATION)]
+    #[arg(long, value_name = "CAP", value_delimiter = ',', help_heading = ISOLATION)]
     pub cap_add: Vec<Entry>,
     /// A capability to take from the default ones: CHOWN, ALL; may be repeated
-    #[arg(long, value_name = "CAP", help_heading = ISOLATION)]
+    #[arg(long, value_name = "CAP", value_delimiter = ',', help_heading = ISOLATION)]
     pub cap_drop: Vec<Entry>,
     /// seccomp=native, seccomp=unconfined, seccomp=PROFILE.json, apparmor=PROFILE or no-new-privileges[=false]; may be repeated
     #[arg(long, value_name = "OPTION", help_heading = ISOLATION)]
@@ -256,6 +274,19 @@ pub fn timeout(text: &str) -> std::result::Result<Duration, String> {
         return Err(format!("{text} leaves no time to run; write it as 500ms, or 2s"));
     }
     Ok(timeout)
+}
+
+fn oom_score_adj(text: &str) -> std::result::Result<i32, String> {
+    let readiness = text.parse().ok().filter(|readiness| (-1000..=1000).contains(readiness));
+    readiness.ok_or_else(|| format!("{text:?} is not a number from -1000 to 1000"))
+}
+
+fn own_or_host() -> impl TypedValueParser<Value = Namespace> {
+    one_of(["private", "host"])
+}
+
+fn shm(text: &str) -> std::result::Result<Mount, String> {
+    tmpfs(&format!("/dev/shm:size={text}")).map_err(|wrong| wrong.trim_start_matches("size: ").to_owned())
 }
 
 fn pids(text: &str) -> std::result::Result<Ceiling<u64>, String> {

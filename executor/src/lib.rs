@@ -108,6 +108,7 @@ pub mod internal {
     pub use crate::facts;
     pub use crate::hostside::host_units;
     pub use crate::hostside::housekeeping;
+    pub use crate::hostside::owners::{holder, is_holder, is_named_shim, is_stopped, kept};
     pub use crate::hostside::past_shim::{PastShim, frozen_by, is_frozen, kill_shim, until_free};
     pub use crate::hostside::probe;
     pub use crate::hostside::strangers::check_none_in_sandbox;

@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, Ran, binary, eventually, patience};
+use bowline_tests::harness::{Process, Ran, binary, eventually, is_slow, patience};
 use rustix::process::Signal;
 
 const IDLE: &str = "exec sleep 1000";
@@ -180,3 +181,47 @@ fn stop_succeeds_where_somebody_else_removes_its_task() {
     assert!(windows > 3, "it is held up while it waits for nobody");
     sandbox.rm([]);
 }
+#[test]
+fn a_stopped_launcher_is_named_and_its_sandbox_lives() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let other = sandbox.task(IDLE).start();
+    let (id, in_sandbox) = (host.new_id(), format!("--sandbox={}", sandbox.id()));
+    let start = |id: &str, call: (&str, usize), command: &[&str]| {
+        let args = [&["start", "--name", id, &*in_sandbox, "--"], command].concat();
+        let mut held = Held::begin(&host, &[&stop_at(call.0, call.1)], &args);
+        assert!(held.is_held());
+        held
+    };
+    // What shares the lock of a member that has ended.
+    let member = sandbox.task("exit 0").start();
+    member.wait();
+    let ended = member.id();
+    let mut flock = host.command("flock");
+    flock.args(["--no-fork", "-s"]).arg(member.file("lock")).args(["/bin/sh", "-c", "echo held; exec sleep 1000"]);
+    let keeper = host.spawn_command(flock);
+    keeper.wait_for_out("held");
+    keeper.signal(Signal::STOP);
+    let process = format!("process {} (sleep), which somebody has stopped", keeper.pid());
+    let begun = Instant::now();
+    let ran = host.bowline(["rm", "-f", ended]);
+    ran.assert_refused(125, &[ended, "is in use", &process]);
+    assert!(!ran.err().contains("sandbox rm") && !ran.err().contains("kill -"), "{ran}");
+    assert!(is_slow() || begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    keeper.signal(Signal::KILL);
+    keeper.finish();
+    host.bowline(["rm", "-f", ended]).assert_code(0);
+    // It has not asked yet.
+    let launcher = start(&id, ("/^rename", 1), &["/bin/true"]);
+    let process = format!("process {} (bowline)", launcher.bowline.pid());
+    for command in [&["rm", "-f"][..], &["stop"]] {
+        let ran = host.bowline([command, &[&*id]].concat());
+        ran.assert_refused(125, &[&id, "still being launched", &process, "which somebody has stopped"]);
+    }
+    launcher.go_on();
+    launcher.finish().assert_code(0);
+    host.bowline(["rm", "-f", &id]).assert_code(0);
+    assert_eq!(other.status(), "running");
+    sandbox.rm(["-f"]);
+}
+

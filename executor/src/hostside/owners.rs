@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bowline_cgroup::Layout;
+use bowline_error::{Error, Kind};
 use bowline_model::folder::Folder;
 use bowline_model::trust;
 use bowline_sys::proc_stat::{self, ProcStat};
@@ -197,6 +198,29 @@ fn holds(pid: i32, number: &OsStr) -> bool {
         .any(|line| line.strip_prefix("lock:").is_some_and(|lock| lock.split_whitespace().any(|w| w == "FLOCK")))
 }
 
+/// The process that holds the lock of `folder` now: `shim` where it is one of those that do. `None` where none of the
+/// processes that are seen from here does.
+pub fn holder(folder: &Folder, shim: Option<i32>) -> Option<i32> {
+    let is_us = |pid: &i32| pid.cast_unsigned() == std::process::id();
+    let all = || fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = std::iter::once_with(all).flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // Whoever has taken the lock usually still has it, unless it was handed on.
+    let others = std::iter::once_with(lockers).flatten().chain(all).filter(|pid| !is_us(pid));
+    shim.into_iter().chain(others).find(|pid| is_holder(*pid, folder))
+}
+
+/// Whether the process holds the lock of `folder`. If the process has ended, another may have its pid by now: then this
+/// looks at the other.
+pub fn is_holder(pid: i32, folder: &Folder) -> bool {
+    let Ok(lock) = fs::symlink_metadata(folder.file(LOCK)) else { return false };
+    let mut open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.any(|entry| {
+        let is_named = fs::read_link(entry.path()).is_ok_and(|path| path.file_name().is_some_and(|name| name == LOCK));
+        let is_it = |file: fs::Metadata| (file.dev(), file.ino()) == (lock.dev(), lock.ino());
+        is_named && fs::metadata(entry.path()).is_ok_and(is_it) && holds(pid, &entry.file_name())
+    })
+}
+
 /// Whether a task or sandbox in another folder than `folder`, whose record names `path`, owns the cgroup there now.
 pub(crate) fn is_taken(layout: &Layout, folder: &Folder, path: &str) -> bool {
     layout.owner(path).is_some_and(|owner| owner.exists() && folder.path().exists() && !is_same(&owner, folder.path()))
@@ -206,6 +230,27 @@ pub(crate) fn is_taken(layout: &Layout, folder: &Folder, path: &str) -> bool {
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     one == other || identity(one).is_some_and(|one| identity(other) == Some(one))
+}
+
+/// Whether `pid` was started as a shim of ours: one that takes something over is in no record yet.
+pub fn is_named_shim(pid: i32) -> bool {
+    name_of(pid) == "bowline-shim"
+}
+
+/// Whether somebody, or a tracer, has stopped the process.
+pub fn is_stopped(pid: i32) -> bool {
+    proc_stat::read(pid)
+        .is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| matches!(stat.state(), "T" | "t")))
+}
+
+/// The error for what is kept `by` a process: `what` says in which way.
+pub fn kept(what: &str, by: i32) -> Error {
+    let name = name_of(by);
+    let (stopped, hint) = match is_stopped(by) {
+        true => (", which somebody has stopped", "it lets go of the task once it goes on"),
+        false => ("", "it launches or removes this task; try again in a moment"),
+    };
+    Error::new(Kind::WrongState, format!("{what} by process {by} ({name}){stopped}")).hint(hint)
 }
 
 fn folder_of_lock(path: &Path) -> Option<Folder> {

@@ -8,9 +8,7 @@
 //! The shim stays the parent: it reports an exit that it has not reaped when it goes on. Blocks.
 //! Must not: signal a process that only the record names.
 
-use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -20,6 +18,7 @@ use bowline_model::folder::{Folder, Lock, Owner, Record};
 use bowline_spec::signal::Signal;
 use bowline_sys::{self as sys, proc_stat};
 
+use crate::hostside::owners::{holder, is_holder, kept};
 use crate::hostside::undo::{cgroups_of, overheads_of};
 use crate::hostside::undo_sandbox;
 
@@ -129,7 +128,7 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     };
     let pid = pid.ok_or_else(|| unknown("nothing is recorded of it"))?;
     let Ok(pidfd) = sys::pidfd_open(pid) else { return Ok(()) };
-    if !has_lock(pid, folder) {
+    if !is_holder(pid, folder) {
         return Err(unknown(&format!(
             "process {pid} of its record does not have the lock of {}",
             folder.path().display()
@@ -167,15 +166,6 @@ pub fn is_frozen(pid: i32) -> bool {
     cgroup::detect().is_ok_and(|layout| layout.freezes(pid))
 }
 
-/// Whether the process has the lock of `folder` open. If the process has ended, another may have
-/// its pid by now: then this looks at the other.
-fn has_lock(pid: i32, folder: &Folder) -> bool {
-    let Ok(lock) = fs::symlink_metadata(folder.file("lock")) else { return false };
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut open = open.filter_map(|entry| fs::metadata(entry.path()).ok());
-    open.any(|file| (file.dev(), file.ino()) == (lock.dev(), lock.ino()))
-}
-
 /// Waits until nobody holds the folder; workers of a killed shim hold it for a moment longer.
 pub fn until_free(folder: &Folder) -> Result<Lock> {
     let begun = Instant::now();
@@ -185,8 +175,12 @@ pub fn until_free(folder: &Folder) -> Result<Lock> {
             return Ok(lock);
         }
         if begun.elapsed() > ENDED {
-            return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
-                .hint("somebody else is launching or removing this task; try again in a moment"));
+            let what = format!("{} is in use", folder.path().display());
+            let unknown = || {
+                Error::new(Kind::WrongState, &*what)
+                    .hint("somebody else is launching or removing this task; try again in a moment")
+            };
+            return Err(holder(folder, None).map_or_else(unknown, |pid| kept(&what, pid)));
         }
         std::thread::sleep(wait);
         wait = (wait * 2).min(Duration::from_millis(50));

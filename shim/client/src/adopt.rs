@@ -25,7 +25,7 @@ use tokio::time::sleep;
 use crate::children;
 use crate::connection::{connect, patient};
 use crate::errors::{dead, exited, starting};
-use crate::patience::{Patience, silent};
+use crate::patience::{Patience, kept_or_silent, silent};
 use crate::presence::{Presence, find, pinned};
 use crate::shim::Shim;
 use crate::spawn::{Begin, Programs, spawn_from};
@@ -158,7 +158,8 @@ fn events(folder: &Folder) -> Result<EventCounts> {
 /// Takes the lock of a dead shim; `None` when somebody else's new shim accepts connections.
 ///
 /// # Errors
-/// `Unavailable` when somebody keeps it and no shim answers; `NotFound` when the folder is removed.
+/// `Unavailable` when a shim keeps it and none answers, `WrongState` when another process does; `NotFound` when the folder
+/// is removed.
 pub(crate) async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Lock>> {
     let mut patience = Patience::with(folder);
     let mut wait = FIRST_WAIT;
@@ -174,7 +175,7 @@ pub(crate) async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Loc
             sleep(wait).await;
             wait *= 2;
         } else if patience.is_over().await {
-            return Err(silent(id));
+            return Err(kept_or_silent(folder, id));
         }
     }
 }

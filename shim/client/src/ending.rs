@@ -23,7 +23,7 @@ use bowline_spec::signal::Signal;
 use tokio::time::sleep;
 
 use crate::adopt::{find_or_adopt, lock_or_shim};
-use crate::errors::{dead, end_not_known, removed, starting, unless_removed};
+use crate::errors::{dead, end_not_known, launched_by, removed, starting, unless_removed};
 use crate::left_behind::is_held;
 use crate::patience::{BETWEEN_POLLS, POLLS, lock_after};
 use crate::presence::{Presence, find, pinned};
@@ -98,7 +98,7 @@ async fn stop_this(
                 return Err(given_up(id));
             }
             Presence::Dead => return Err(dead(folder, id)),
-            Presence::Starting => return Err(starting(id)),
+            Presence::Starting => return Err(launched_by(folder, id)),
         };
         let in_launch = never_started(folder);
         let asked = shim.stop(signal, grace).await;
@@ -115,7 +115,7 @@ async fn stop_this(
         };
         if matches!(&asked, Err(error) if error.kind() == Kind::NotFound) && held()? {
             if until_launched.next().is_none() {
-                return Err(starting(id));
+                return Err(launched_by(folder, id));
             }
             sleep(BETWEEN_POLLS).await;
             continue;
@@ -228,7 +228,7 @@ async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -
         }
         // Whoever starts it asks its shim in a moment.
         if !force || until_launched.next().is_none() {
-            return Err(starting(id));
+            return Err(launched_by(folder, id));
         }
         sleep(BETWEEN_POLLS).await;
     }

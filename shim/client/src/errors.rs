@@ -1,5 +1,6 @@
 //! The errors of what is asked of a task that cannot answer.
 
+use bowline_executor::internal::{holder, is_named_shim, is_stopped, kept};
 use bowline_model::folder::Folder;
 use bowline_model::report::ExitReport;
 use bowline_model::{Error, Kind};
@@ -25,6 +26,12 @@ pub fn removed(folder: &Folder, id: &str) -> Error {
 /// The error for a call that needs a running task while the task is still being launched.
 pub fn starting(id: &str) -> Error {
     Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")
+}
+
+/// Like [`starting`], for the task in `folder`; it names the process that launches the task, where that was stopped.
+pub(crate) fn launched_by(folder: &Folder, id: &str) -> Error {
+    let launcher = holder(folder, None).filter(|pid| is_stopped(*pid) && !is_named_shim(*pid));
+    launcher.map_or_else(|| starting(id), |pid| kept(&format!("task {id} is still being launched"), pid))
 }
 
 /// The error for a call that needs a running task after the task has ended.

@@ -9,11 +9,10 @@
 //! is counted in polls, so that a slow machine slows the client as much as the shim. A shim that waits for a processor,
 //! a disk or a tracer counts as not answering only after `MOST` polls.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use bowline_executor::internal::is_frozen;
 use bowline_executor::internal::proc_stat::{self, ProcStat};
+use bowline_executor::internal::{holder, is_frozen, is_named_shim, kept};
 use bowline_model::folder::Owner;
 use bowline_model::folder::{Folder, Lock};
 use bowline_model::{Error, Kind, Result};
@@ -118,29 +117,33 @@ impl State {
     }
 }
 
-/// The process state of the shim, or else of whoever has the folder's lock, such as a command that starts another shim;
+/// The process state of the shim that holds the folder's lock, or else of whoever does, such as a command that starts
+/// another shim, or one that has launched a member. Where nobody is seen to hold it, that of the shim of the record;
 /// `None` where neither is known: one that takes the task over may be about to answer.
 fn state_of(folder: &Folder) -> Option<State> {
-    let shim = match folder.record() {
-        Ok(Some(record)) => Some(record.shim_pid),
-        _ => folder.sandbox().ok().flatten().and_then(|record| record.shim_pid),
-    };
-    let shim = shim.and_then(|pid| State::of(pid, true));
-    shim.or_else(|| State::of(locker(folder)?, false))
+    let shim = shim_of(folder);
+    match holder(folder, shim) {
+        Some(pid) => State::of(pid, Some(pid) == shim),
+        None => State::of(shim?, true),
+    }
 }
 
-/// The process that has taken the lock of `folder`: proc_locks(5).
-fn locker(folder: &Folder) -> Option<i32> {
-    let lock = std::fs::metadata(folder.file("lock")).ok()?;
-    let (major, minor) = (rustix::fs::major(lock.dev()), rustix::fs::minor(lock.dev()));
-    let file = format!("{major:02x}:{minor:02x}:{}", lock.ino());
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
-    let pid_of = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words.contains(&file.as_str()).then(|| words.get(4)?.parse().ok()).flatten()
-    };
-    locks.lines().filter(|line| line.contains("FLOCK")).find_map(pid_of)
+/// The shim that the record in `folder` names: for a member, its sandbox's.
+fn shim_of(folder: &Folder) -> Option<i32> {
+    match folder.record() {
+        Ok(Some(record)) => Some(record.shim_pid),
+        _ => folder.sandbox().ok().flatten().and_then(|record| record.shim_pid),
+    }
+}
+
+/// The error for a folder whose lock stays held, and where no shim answers. The shim of what has ended, which does not hold
+/// the lock, has nothing to do with it: for a member that is its sandbox's.
+pub(crate) fn kept_or_silent(folder: &Folder, id: &str) -> Error {
+    let shim = shim_of(folder);
+    let is_other = |pid: &i32| shim.is_some_and(|shim| shim != *pid) && !is_named_shim(*pid);
+    let other = holder(folder, shim).filter(|pid| is_other(pid) && matches!(folder.exit(), Ok(Some(_))));
+    let what = || format!("{} is in use", folder.path().display());
+    other.map_or_else(|| silent(id), |pid| kept(&what(), pid))
 }
 
 /// The error for a task or sandbox `id` whose shim is not answering.
@@ -161,7 +164,8 @@ pub fn turned_away(id: &str) -> Error {
 /// Takes the lock of a folder as soon as its leaving shim is gone.
 ///
 /// # Errors
-/// `Unavailable` when the shim stays and is not answering; `NotFound` when the folder is removed.
+/// `Unavailable` when the shim stays and is not answering; `WrongState` when another process keeps the lock; `NotFound`
+/// when the folder is removed.
 pub async fn lock_after(folder: &Folder) -> Result<Lock> {
     let mut patience = Patience::with(folder);
     let mut wait = Duration::from_micros(200);
@@ -186,7 +190,7 @@ pub async fn lock_after(folder: &Folder) -> Result<Lock> {
             Err(_) => patience.is_over().await,
         };
         if over {
-            return Err(silent(&folder.name()));
+            return Err(kept_or_silent(folder, &folder.name()));
         }
     }
 }

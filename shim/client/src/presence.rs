@@ -11,7 +11,7 @@ use bowline_model::{Kind, Result};
 use crate::connection::connect_watched;
 use crate::errors::unknown;
 use crate::left_behind::{Socket, gone, has_report, replaced, socket_of, was_begun};
-use crate::patience::{Patience, silent};
+use crate::patience::{Patience, kept_or_silent, silent};
 use crate::shim::Shim;
 
 /// The state of a task, by who can answer for it.
@@ -81,7 +81,7 @@ async fn without_shim(
         if !has_report(folder)? && matches!(folder.owner()?, Owner::Shim) {
             // Its shim had one, which somebody has removed; or the next shim is about to make one.
             return match was_begun(folder) {
-                true if patience.is_over().await => Err(silent(&folder.name())),
+                true if patience.is_over().await => Err(kept_or_silent(folder, &folder.name())),
                 true => Ok(None),
                 false => Ok(Some(Presence::Starting)),
             };

@@ -9,7 +9,6 @@ mod removal;
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -377,11 +376,12 @@ impl Executor {
         if supervisor.task(id).is_err() {
             supervisor.launched(id).await;
         }
-        let task = supervisor.task(id)?;
-        match std::fs::symlink_metadata(task.folder.path()) {
-            Ok(folder) if folder.ino() == inode => Ok(()),
-            _ => Err(Error::new(Kind::NotFound, format!("there is no such task here, but another one named {id}"))),
-        }
+        supervisor.task(id)?.check_folder(inode)
+    }
+
+    /// Like [`check_folder`](Self::check_folder), of a task that was launched; no error where none has this name.
+    pub fn check_known(&self, id: &TaskId, inode: Option<u64>) -> Result<()> {
+        inode.map_or(Ok(()), |inode| self.supervisor()?.task(id).map_or(Ok(()), |task| task.check_folder(inode)))
     }
 
     /// Sends a signal to a task's init, or to all its processes.

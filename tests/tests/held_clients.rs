@@ -92,6 +92,30 @@ fn a_command_about_a_member_leaves_the_next_of_its_name_alone() {
     sandbox.rm([]);
 }
 
+/// Each is connected to the sandbox's shim, and about to ask it.
+#[test]
+fn what_a_member_was_asked_for_its_successor_is_not() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let commands: [(&[&str], &[&str]); 4] =
+        [(&["exec"], &["--", "/bin/true"]), (&["kill"], &[]), (&["pause"], &[]), (&["update", "--memory=64M"], &[])];
+    for (command, more) in commands {
+        let first = sandbox.task(IDLE).start();
+        let id = first.id().to_owned();
+        let stop = stop_at("getsockopt", 2);
+        let mut held = Held::begin(&host, &[&stop], &[command, &[&*id], more].concat());
+        assert!(held.is_held(), "{command:?}");
+        host.bowline(["rm", "-f", &*id]).assert_code(0);
+        let next = sandbox.task(IDLE).named(&*id).start();
+        held.go_on();
+        let ran = held.finish();
+        ran.assert_refused(125, &[&*id]);
+        assert_eq!(next.status(), "running", "{ran}");
+        next.end();
+    }
+    sandbox.rm([]);
+}
+
 #[test]
 fn run_tells_how_its_member_ended_that_was_removed() {
     let host = Host::new();
@@ -158,29 +182,6 @@ fn a_sandbox_removed_once_it_is_made_is_no_task_that_is_missing() {
     create.finish().assert_refused(125, &[&format!("sandbox {id}"), "was removed"]);
 }
 
-/// Held up after each call by which it looks into the task's folder or asks its shim.
-#[test]
-fn stop_succeeds_where_somebody_else_removes_its_task() {
-    let host = Host::new();
-    let sandbox = host.sandbox().create();
-    let mut windows = 0;
-    for (call, last) in [("getsockopt", 2), ("sendto", 2), ("recvfrom", 3)] {
-        for n in 1..=last {
-            let first = sandbox.task(IDLE).start();
-            let id = first.id().to_owned();
-            let mut held = Held::begin(&host, &[&stop_at(call, n)], &["stop", "--grace=0", &id]);
-            if held.is_held() {
-                host.bowline(["rm", "-f", &*id]).assert_code(0);
-                held.go_on();
-                windows += 1;
-            }
-            held.finish().assert_code(0);
-            host.bowline(["rm", "-f", &*id]).assert_code(0);
-        }
-    }
-    assert!(windows > 3, "it is held up while it waits for nobody");
-    sandbox.rm([]);
-}
 #[test]
 fn a_stopped_launcher_is_named_and_its_sandbox_lives() {
     let host = Host::new();
@@ -225,3 +226,26 @@ fn a_stopped_launcher_is_named_and_its_sandbox_lives() {
     sandbox.rm(["-f"]);
 }
 
+/// Held up after each call by which it looks into the task's folder or asks its shim.
+#[test]
+fn stop_succeeds_where_somebody_else_removes_its_task() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let mut windows = 0;
+    for (call, last) in [("getsockopt", 2), ("sendto", 2), ("recvfrom", 3)] {
+        for n in 1..=last {
+            let first = sandbox.task(IDLE).start();
+            let id = first.id().to_owned();
+            let mut held = Held::begin(&host, &[&stop_at(call, n)], &["stop", "--grace=0", &id]);
+            if held.is_held() {
+                host.bowline(["rm", "-f", &*id]).assert_code(0);
+                held.go_on();
+                windows += 1;
+            }
+            held.finish().assert_code(0);
+            host.bowline(["rm", "-f", &*id]).assert_code(0);
+        }
+    }
+    assert!(windows > 3, "it is held up while it waits for nobody");
+    sandbox.rm([]);
+}

@@ -37,11 +37,11 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     loop {
         let socket = socket_of(folder);
         // Before the connection: what ends meanwhile loses its link to the sandbox's socket.
-        let is_members = folder.sandbox_by_socket().is_some();
+        let member = folder.sandbox_by_socket().and(folder.inode());
         let found = match connect_watched(folder).await {
             Ok((client, connection)) => {
                 let (id, folder, connection) = (id.to_owned(), asked.clone(), Some(Arc::new(connection)));
-                return Ok(Presence::Live(Shim { client, id, folder, socket, connection, is_members }));
+                return Ok(Presence::Live(Shim { client, id, folder, socket, connection, member }));
             }
             Err(_) if !folder.exists()? => return Err(unknown(id)),
             // The socket's backlog is full: the shim accepts nobody.

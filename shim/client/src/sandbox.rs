@@ -107,8 +107,8 @@ impl Shim {
 
     /// This shim, asked about the member with this folder.
     pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
-        let (client, id, socket) = (self.client.clone(), id.to_string(), self.socket);
-        Shim { client, id, folder, socket, connection: None, is_members: true }
+        let (client, id, socket, member) = (self.client.clone(), id.to_string(), self.socket, folder.inode());
+        Shim { client, id, folder, socket, connection: None, member }
     }
 
     pub async fn create_sandbox(&self) -> Result<()> {

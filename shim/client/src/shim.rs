@@ -36,9 +36,9 @@ pub struct Shim {
     pub(crate) socket: Option<Socket>,
     /// A descriptor of the connection, which shows whether that is still open; absent where the shim is a sandbox's.
     pub(crate) connection: Option<Arc<OwnedFd>>,
-    /// Whether the task is a sandbox's member. Found out before the connection was made: a member that has ended has no
-    /// link to the sandbox's socket any more, and soon another may have its name.
-    pub(crate) is_members: bool,
+    /// Of a sandbox's member, the inode of its folder: its shim has others, and soon perhaps another of its name. Found out
+    /// before the connection was made, as a member that has ended has no link to the sandbox's socket any more.
+    pub(crate) member: Option<u64>,
 }
 
 /// Whether a live shim has answered that it has no such task.
@@ -53,12 +53,7 @@ impl Shim {
     }
 
     fn request(&self) -> TaskRequest {
-        TaskRequest { id: self.id.clone(), ..TaskRequest::default() }
-    }
-
-    /// The inode of the folder of a sandbox's member, which its shim has under that name; any other shim has one task.
-    fn folder_of_member(&self) -> Option<u64> {
-        self.folder.inode().filter(|_| self.is_members)
+        TaskRequest { id: self.id.clone(), folder: self.member, ..TaskRequest::default() }
     }
 
     /// The error of a failed call; explains a broken connection by what the shim has left behind.
@@ -227,7 +222,7 @@ impl Shim {
         }
         // A sandbox's may be older than we are. Whoever has the task in its foreground removes it then.
         let is_watched = request.foreground || request.attach.is_some();
-        if request.remove && !is_watched && self.folder_of_member().is_some() {
+        if request.remove && !is_watched && self.member.is_some() {
             self.serves(REMOVES).await?;
         }
         request.id.clone_from(&self.id);
@@ -256,8 +251,7 @@ impl Shim {
     }
 
     async fn wait_while_there(&self) -> Result<Option<ExitReport>> {
-        let request = TaskRequest { folder: self.folder_of_member(), ..self.request() };
-        let error = match self.client.wait(patient(), &request).await {
+        let error = match self.client.wait(patient(), &self.request()).await {
             Ok(response) => {
                 let report = serde_json::from_str(&response.report);
                 return report.doing(Kind::Internal, || "the shim's report is damaged").map(Some);
@@ -330,15 +324,15 @@ impl Shim {
 
     /// Sends a signal to init.
     pub async fn signal(&self, signal: i32) -> Result<()> {
-        let request = SignalRequest { id: self.id.clone(), signal, ..SignalRequest::default() };
+        let request = SignalRequest { id: self.id.clone(), signal, folder: self.member, ..SignalRequest::default() };
         self.version().await?;
         self.answer(self.client.signal(patient(), &request)).await.map(drop)
     }
 
     /// Begins to shut the task down. A shim that turns us away is asked again until it counts as not answering.
     pub async fn stop(&mut self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
-        let folder = self.folder_of_member();
-        let request = StopRequest { id: self.id.clone(), signal, grace_ms, folder, ..StopRequest::default() };
+        let (id, folder) = (self.id.clone(), self.member);
+        let request = StopRequest { id, signal, grace_ms, folder, ..StopRequest::default() };
         let folder = self.folder.clone();
         let mut patience = Patience::with(&folder);
         loop {
@@ -365,6 +359,7 @@ impl Shim {
     /// Runs a command in the task.
     pub async fn exec(&self, mut request: ExecRequest) -> Result<ExecResponse> {
         request.id.clone_from(&self.id);
+        request.folder = self.member;
         if request.detached {
             self.serves(DETACHES).await?;
         }
@@ -377,7 +372,7 @@ impl Shim {
     /// `NotFound` when it has ended; `Unsupported` when the shim is too old for this.
     pub async fn kill_exec(&self, name: &str) -> Result<()> {
         let (id, name) = (self.id.clone(), name.to_owned());
-        let request = KillExecRequest { id, name, ..KillExecRequest::default() };
+        let request = KillExecRequest { id, name, folder: self.member, ..KillExecRequest::default() };
         self.answer(self.client.kill_exec(patient(), &request)).await.map(drop)
     }
 
@@ -387,7 +382,7 @@ impl Shim {
     /// As [`Shim::kill_exec`].
     pub async fn signal_exec(&self, name: &str, signal: i32) -> Result<()> {
         let (id, name) = (self.id.clone(), name.to_owned());
-        let request = SignalExecRequest { id, name, signal, ..SignalExecRequest::default() };
+        let request = SignalExecRequest { id, name, signal, folder: self.member, ..SignalExecRequest::default() };
         self.answer(self.client.signal_exec(patient(), &request)).await.map(drop)
     }
 
@@ -397,13 +392,14 @@ impl Shim {
     /// As [`Shim::kill_exec`].
     pub async fn detach_exec(&self, name: &str) -> Result<()> {
         let (id, name) = (self.id.clone(), name.to_owned());
-        let request = DetachExecRequest { id, name, ..DetachExecRequest::default() };
+        let request = DetachExecRequest { id, name, folder: self.member, ..DetachExecRequest::default() };
         self.answer(self.client.detach_exec(patient(), &request)).await.map(drop)
     }
 
     /// Connects FIFOs to the task's streams; false if the shim went before it answered: [`Shim::wait`] returns then.
     pub async fn attach(&self, mut request: AttachRequest) -> Result<bool> {
         request.id.clone_from(&self.id);
+        request.folder = self.member;
         let attached = async {
             match self.client.attach(patient(), &request).await {
                 Err(error) if from_status(&error).is_none() && !self.turns_away().await => Ok(false),
@@ -416,13 +412,14 @@ impl Shim {
     /// Sets the terminal size of the task, or of its exec named `exec`.
     pub async fn resize(&self, exec: &str, size: WindowSize) -> Result<()> {
         let (id, exec) = (self.id.clone(), exec.to_owned());
-        let request = ResizeRequest { id, exec, size: Some(size).into(), ..ResizeRequest::default() };
+        let request =
+            ResizeRequest { id, exec, size: Some(size).into(), folder: self.member, ..ResizeRequest::default() };
         self.answer(self.client.resize(patient(), &request)).await.map(drop)
     }
 
     /// Changes limits, given as JSON. Returns what is different from the request.
     pub async fn update(&self, update: String) -> Result<Vec<String>> {
-        let request = UpdateRequest { id: self.id.clone(), update, ..UpdateRequest::default() };
+        let request = UpdateRequest { id: self.id.clone(), update, folder: self.member, ..UpdateRequest::default() };
         self.version().await?;
         self.answer(self.client.update(patient(), &request)).await.map(|response| response.notes)
     }

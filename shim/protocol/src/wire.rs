@@ -24,7 +24,7 @@ pub const NAME: &str = "bowline.v1.Bowline";
 
 /// How much of the service a shim of this version serves. Grows by one with each release that adds a call, a field or a
 /// meaning; a shim from before it was counted serves 0.
-pub const REVISION: u32 = 7;
+pub const REVISION: u32 = 8;
 
 /// The revision that a client must find at least: a call that came later is refused by a shim that does not know it.
 pub const NEEDED: u32 = 1;

@@ -318,8 +318,18 @@ impl Service {
         Ok(WaitResponse { report: json(&report)?, ..WaitResponse::default() })
     }
 
+    /// The task that a request is about.
+    ///
+    /// # Errors
+    /// `NotFound` when a later task has its name.
+    fn task(&self, name: &str, folder: Option<u64>) -> Answer<TaskId> {
+        let id = id(name)?;
+        self.executor.check_known(&id, folder).map_err(|e| to_status(&e))?;
+        Ok(id)
+    }
+
     async fn signal(&self, request: SignalRequest) -> Answer<Empty> {
-        let id = id(&request.id)?;
+        let id = self.task(&request.id, request.folder)?;
         let done = match request.signal {
             0 => self.executor.check_lives(&id, None),
             number => self.executor.signal(&id, signal(number)?, request.all),
@@ -337,17 +347,17 @@ impl Service {
     }
 
     async fn pause(&self, request: TaskRequest) -> Answer<Empty> {
-        let done = self.executor.pause(&id(&request.id)?).await;
+        let done = self.executor.pause(&self.task(&request.id, request.folder)?).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn resume(&self, request: TaskRequest) -> Answer<Empty> {
-        let done = self.executor.resume(&id(&request.id)?);
+        let done = self.executor.resume(&self.task(&request.id, request.folder)?);
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn begin_exec(&self, request: ExecRequest) -> Answer<(u64, Asked)> {
-        let detached = request.detached;
+        let (id, detached) = (id(&request.id)?, request.detached);
         let exec = Exec {
             process: None,
             logger: None,
@@ -367,32 +377,36 @@ impl Service {
             name: optional(request.name),
             ends_with_caller: request.ends_with_caller,
         };
-        let exec = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
+        self.executor.check_folder(&id, request.folder).await.map_err(|e| to_status(&e))?;
+        let exec = self.executor.exec(&id, exec).await.map_err(|e| to_status(&e))?;
         Ok((exec.number(), Asked { exec, detached }))
     }
 
     async fn kill_exec(&self, request: KillExecRequest) -> Answer<Empty> {
-        let done = self.executor.kill_exec(&id(&request.id)?, &request.name).await;
+        let done = self.executor.kill_exec(&self.task(&request.id, request.folder)?, &request.name).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn signal_exec(&self, request: SignalExecRequest) -> Answer<Empty> {
-        let done = self.executor.signal_exec_group(&id(&request.id)?, request.name, signal(request.signal)?).await;
+        let done = self
+            .executor
+            .signal_exec_group(&self.task(&request.id, request.folder)?, request.name, signal(request.signal)?)
+            .await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn detach_exec(&self, request: DetachExecRequest) -> Answer<Empty> {
-        let done = self.executor.detach_exec(&id(&request.id)?, request.name).await;
+        let done = self.executor.detach_exec(&self.task(&request.id, request.folder)?, request.name).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn attach(&self, request: AttachRequest) -> Answer<Empty> {
-        let done = self.executor.attach(&id(&request.id)?, attachment(request));
+        let done = self.executor.attach(&self.task(&request.id, request.folder)?, attachment(request));
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn resize(&self, request: ResizeRequest) -> Answer<Empty> {
-        let (id, exec) = (id(&request.id)?, optional(request.exec));
+        let (id, exec) = (self.task(&request.id, request.folder)?, optional(request.exec));
         if let Some(exec) = &exec {
             self.executor.exec_begins(&id, exec).await.map_err(|e| to_status(&e))?;
         }
@@ -401,24 +415,28 @@ impl Service {
     }
 
     async fn update(&self, request: UpdateRequest) -> Answer<UpdateResponse> {
-        let notes = self.executor.update(&id(&request.id)?, update(&request)?).await.map_err(|e| to_status(&e))?;
+        let notes = self
+            .executor
+            .update(&self.task(&request.id, request.folder)?, update(&request)?)
+            .await
+            .map_err(|e| to_status(&e))?;
         Ok(UpdateResponse { notes, ..UpdateResponse::default() })
     }
 
     async fn processes(&self, request: TaskRequest) -> Answer<ProcessesResponse> {
-        let all = self.executor.processes(&id(&request.id)?).map_err(|e| to_status(&e))?;
+        let all = self.executor.processes(&self.task(&request.id, request.folder)?).map_err(|e| to_status(&e))?;
         let process = |p: bowline_executor::Process| Process { pid: p.pid, exec: p.exec, ..Process::default() };
         let processes = all.into_iter().map(process).collect();
         Ok(ProcessesResponse { processes, ..ProcessesResponse::default() })
     }
 
     async fn stats(&self, request: TaskRequest) -> Answer<StatsResponse> {
-        let stats = self.executor.stats(&id(&request.id)?).map_err(|e| to_status(&e))?;
+        let stats = self.executor.stats(&self.task(&request.id, request.folder)?).map_err(|e| to_status(&e))?;
         Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
     }
 
     async fn state(&self, request: TaskRequest) -> Answer<StateResponse> {
-        let state = self.executor.state(&id(&request.id)?).map_err(|e| to_status(&e))?;
+        let state = self.executor.state(&self.task(&request.id, request.folder)?).map_err(|e| to_status(&e))?;
         Ok(StateResponse {
             status: state.status.as_str().to_owned(),
             pid: state.pid.unwrap_or(0),

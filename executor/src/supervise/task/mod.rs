@@ -19,6 +19,7 @@ pub(crate) mod workload;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -98,6 +99,20 @@ pub struct Turns {
 }
 
 impl Task {
+    /// Checks that the task's folder has this inode.
+    ///
+    /// # Errors
+    /// `NotFound` when it has not: then another task of this name is meant.
+    pub fn check_folder(&self, inode: u64) -> Result<()> {
+        match std::fs::symlink_metadata(self.folder.path()) {
+            Ok(folder) if folder.ino() == inode => Ok(()),
+            _ => Err(Error::new(
+                Kind::NotFound,
+                format!("there is no such task here, but another one named {}", self.id),
+            )),
+        }
+    }
+
     /// A task as `plan` has it, whose init is `live`.
     pub fn new(id: TaskId, mut plan: LaunchPlan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
         plan.record.pid = Some(live.pid);

@@ -116,9 +116,16 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     let pid = match (&sandbox, task) {
         (Some(record), _) => record.shim_pid,
         (None, Some(Record { sandbox: Some(sandbox), .. })) => {
-            let message = format!("task {id} is a member of sandbox {sandbox}, whose shim is not answering");
-            return Err(Error::new(Kind::WrongState, message)
-                .hint(format!("`bowline sandbox rm -f {sandbox}` ends the sandbox with all its members")));
+            let refused = |why: &str| {
+                Error::new(Kind::WrongState, format!("task {id} is a member of sandbox {sandbox}, whose {why}"))
+            };
+            let is_there = folder.path().with_file_name(sandbox.as_str()).exists();
+            return Err(match is_there {
+                true => refused("shim is not answering")
+                    .hint(format!("`bowline sandbox rm -f {sandbox}` ends the sandbox with all its members")),
+                false => refused("folder is gone or has another name")
+                    .hint("`bowline sandbox ls` may list it: rename it back while it runs"),
+            });
         }
         (None, record) => record.map(|record| record.shim_pid),
     };

@@ -64,6 +64,7 @@ mod net_devices;
 mod nomad;
 mod oci;
 mod output;
+mod readers;
 mod record;
 mod reference;
 mod remade;

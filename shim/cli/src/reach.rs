@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::Duration as Elapsed;
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, find_or_adopt, unknown, unless_removed};
+use bowline_client::{Presence, Shim, find_or_adopt, look, unknown, unless_removed};
 use bowline_executor::internal::PastShim;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Doing as _, Error, Kind, Result};
@@ -20,9 +20,25 @@ pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
 
 /// Like [`live`], for a caller that waits for the end of this task, and not of a later one of its name.
 pub async fn live_pinned(state: &StateDir, id: &TaskId) -> Result<Shim> {
+    bowline_client::live(&pinned(state, id)?, id, &Programs::default()).await
+}
+
+/// Like [`live_pinned`], for a caller that only reads: does not wait until another process lets go of the task.
+pub async fn live_to_read(state: &StateDir, id: &TaskId) -> Result<Shim> {
+    live_in_to_read(&pinned(state, id)?, id).await
+}
+
+/// Like [`live_to_read`], of the task in `folder`.
+pub async fn live_in_to_read(folder: &Folder, id: &TaskId) -> Result<Shim> {
+    match look(folder, id).await? {
+        Presence::Live(shim) => Ok(shim),
+        _ => bowline_client::live(folder, id, &Programs::default()).await,
+    }
+}
+
+fn pinned(state: &StateDir, id: &TaskId) -> Result<Folder> {
     let unknown = |error: Error| if error.kind() == Kind::NotFound { unknown(id) } else { error };
-    let folder = state.folder(id).pinned().map_err(unknown)?;
-    bowline_client::live(&folder, id, &Programs::default()).await
+    state.folder(id).pinned().map_err(unknown)
 }
 
 /// Waits until the shim's task has ended, or its shim died: then a new one is started, and answers for the task if it can

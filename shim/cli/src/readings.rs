@@ -13,8 +13,7 @@ use serde::Serialize;
 
 use crate::input::task_names::{self, TaskRef};
 use crate::reach;
-use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, find, live};
+use bowline_client::{Presence, Shim, look};
 
 /// The time between the two readings of a single answer.
 pub const APART: Duration = Duration::from_millis(250);
@@ -64,7 +63,7 @@ impl Sampler {
         let mut only = Vec::new();
         for id in task_names::resolve(&sampler.state, names) {
             let found = match id {
-                Ok(id) => reach::live_pinned(&sampler.state, &id).await.map(|shim| (id, shim)),
+                Ok(id) => reach::live_to_read(&sampler.state, &id).await.map(|shim| (id, shim)),
                 Err(error) => Err(error),
             };
             match found {
@@ -119,7 +118,7 @@ impl Sampler {
 
     /// Keeps the error of a named task that could not be read, unless the task has ended.
     pub async fn lose(&mut self, id: &TaskId, error: Error) {
-        let runs_on = async || matches!(find(&self.state.folder(id), id).await, Ok(Presence::Dead));
+        let runs_on = async || matches!(look(&self.state.folder(id), id).await, Ok(Presence::Dead));
         if self.only.is_some() && (error.kind() == Kind::Unavailable || runs_on().await) {
             self.lost.push(error);
         }
@@ -131,7 +130,7 @@ impl Sampler {
                 continue;
             }
             // Ignore tasks that have ended or were removed meanwhile.
-            if let Ok(Presence::Live(shim)) = find(&self.state.folder(&id), &id).await {
+            if let Ok(Presence::Live(shim)) = look(&self.state.folder(&id), &id).await {
                 self.known.insert(id, Known { shim, last: None });
             }
         }
@@ -144,7 +143,7 @@ impl Known {
         let stats = match self.shim.stats().await {
             // Its shim may have died: a new one goes on.
             Err(error) if error.kind() != Kind::Unavailable => {
-                self.shim = live(self.shim.folder(), &id, &Programs::default()).await?;
+                self.shim = reach::live_in_to_read(self.shim.folder(), &id).await?;
                 self.shim.stats().await?
             }
             stats => stats?,

@@ -99,7 +99,7 @@ pub use kept_connection::Kept;
 #[doc(hidden)]
 pub use left_behind::{is_held, why_not};
 #[doc(hidden)]
-pub use presence::{Presence, find};
+pub use presence::{Presence, find, look};
 #[doc(hidden)]
 pub use shim::{Shim, facts_at, unwritten};
 #[doc(hidden)]

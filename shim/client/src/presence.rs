@@ -2,11 +2,13 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_model::folder::Folder;
 use bowline_model::folder::Owner;
 use bowline_model::report::ExitReport;
-use bowline_model::{Kind, Result};
+use bowline_model::{Error, Kind, Result};
+use tokio::time::timeout;
 
 use crate::connection::connect_watched;
 use crate::errors::unknown;
@@ -54,6 +56,21 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
             None => continue,
         }
     }
+}
+
+/// How long who only reads waits for a shim that comes or goes.
+const COMES_OR_GOES: Duration = Duration::from_millis(500);
+
+/// Like [`find`], for who only reads: does not wait until another process lets go of the task's lock.
+///
+/// # Errors
+/// As [`find`]; `Unavailable` also where another process has the lock, and no shim answers.
+pub async fn look(folder: &Folder, id: &str) -> Result<Presence> {
+    let held = || {
+        Error::new(Kind::Unavailable, format!("no shim answers for {id}, and another process holds its lock"))
+            .hint("somebody takes it over or removes it; try again in a moment")
+    };
+    timeout(COMES_OR_GOES, find(folder, id)).await.unwrap_or_else(|_| Err(held()))
 }
 
 /// The folder of the task `id` as it is now: see [`Folder::pinned`].

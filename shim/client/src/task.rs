@@ -25,7 +25,7 @@ use crate::events::Events;
 use crate::exec_request::{Exec, outcome};
 use crate::kept_connection::Kept;
 use crate::left_behind::is_held;
-use crate::presence::{Presence, find};
+use crate::presence::{Presence, look};
 use crate::shim::{self, Shim};
 use crate::spawn::Programs;
 
@@ -35,7 +35,8 @@ use crate::spawn::Programs;
 ///
 /// - `NotFound`: the task was removed.
 /// - `WrongState`: the task has ended, its shim has died, or it is still being launched.
-/// - `Unavailable`: the shim lives and has not answered for two seconds, or has too many files open to take a call.
+/// - `Unavailable`: the shim lives and has not answered for two seconds, or has too many files open to take a call; or none
+///   answers, and another process holds the task.
 /// - `Unsupported`: the shim is of an older bowline, which lacks a call that this library needs.
 #[derive(Debug, Clone)]
 pub struct Task {
@@ -93,7 +94,7 @@ impl Task {
     /// Where the task is in its life.
     pub async fn state(&self) -> Result<State> {
         let plain = |status, report| State { status, pid: None, health: None, report };
-        let shim = match find(&self.folder, &self.id).await? {
+        let shim = match look(&self.folder, &self.id).await? {
             Presence::Live(shim) => shim,
             Presence::Exited(report) => return Ok(plain(Status::Exited, Some(report))),
             Presence::Dead => {

@@ -52,7 +52,7 @@ impl Lock {
 /// The lock of a folder, as it is found.
 pub(super) enum Found {
     File(File),
-    /// The file is gone or replaced, and a living shim still holds the old one.
+    /// The file is gone or replaced, and a living shim still holds the old one, or another process makes it anew.
     Lost,
 }
 
@@ -104,7 +104,11 @@ impl Folder {
     fn renew_lock(&self, is_held: impl FnOnce(&Folder) -> bool) -> io::Result<Found> {
         // One at a time: nobody puts another's new lock aside.
         let turn = File::open(&self.path)?;
-        turn.lock()?;
+        match turn.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(Found::Lost),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => {}
+        }
         if !self.has_lost_lock() {
             return make(&self.file(LOCK)).map(Found::File);
         }

@@ -140,7 +140,7 @@ fn parsed(facts: &str) -> Result<serde_json::Value> {
 
 async fn facts(state: &StateDir, id: Result<TaskId>) -> Result<serde_json::Value> {
     let id = id?;
-    match bowline_client::find(&state.folder(&id), &id).await? {
+    match bowline_client::look(&state.folder(&id), &id).await? {
         Presence::Live(shim) => parsed(&shim.facts().await?),
         Presence::Starting => Err(Error::new(Kind::WrongState, format!("task {id} is still being launched"))),
         Presence::Exited(_) | Presence::Dead => {
@@ -173,7 +173,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = state.folder(id);
     let mut health = None;
     let not_answering = || (NOT_ANSWERING.to_owned(), None, None);
-    let (status, pid, exit) = match bowline_client::find(&folder, id).await {
+    let (status, pid, exit) = match bowline_client::look(&folder, id).await {
         Ok(Presence::Live(shim)) => {
             let state = shim.state().await;
             // Trust the report: the shim may be about to exit.

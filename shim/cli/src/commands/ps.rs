@@ -51,7 +51,7 @@ impl Row {
     async fn damaged(state: &StateDir, id: &TaskId, damage: &Error) -> Row {
         let folder = state.folder(id);
         let record = folder.record().ok().flatten();
-        let state = match bowline_client::find(&folder, id).await {
+        let state = match bowline_client::look(&folder, id).await {
             Ok(Presence::Live(shim)) => shim.state().await.ok().flatten(),
             Ok(_) | Err(_) => None,
         };

@@ -25,7 +25,8 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         "stopping" => all.push(Finding::cause("stopping", "it was asked to end, and has not ended yet")),
         NOT_ANSWERING => all.push(Finding::cause(
             "not_answering",
-            "its shim is not answering: somebody may have stopped or frozen it; the task itself may run",
+            "its shim is not answering: somebody may have stopped or frozen it, or another command takes the task over or \
+             removes it; the task itself may run",
         )),
         "created" => all.push(Finding::cause("created", "it is still being launched: its program does not run yet")),
         _ => {}

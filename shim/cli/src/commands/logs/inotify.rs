@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use bowline_executor::internal::is_holder;
 use bowline_model::folder::Folder;
 use bowline_model::folder::{Owner, Record};
 use bowline_model::{Doing, Kind, Result};
@@ -19,9 +20,13 @@ use crate::ui::reader::Reader;
 /// How often to look for what nothing reports: a folder that is missing, the end of a shim whose pid is not known.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// How often to look whether a shim that lives has let go of a lock.
+const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// The shim that writes a log.
 pub struct Shim {
     folder: Folder,
+    pid: Option<i32>,
     /// `None` if the record names no process that lives, as where a new shim could not write it yet.
     pidfd: Option<OwnedFd>,
 }
@@ -29,10 +34,20 @@ pub struct Shim {
 impl Shim {
     /// The shim of the task in `folder`, whose record was read.
     pub fn of(folder: &Folder, record: Option<&Record>) -> Shim {
-        let pid = record.and_then(|record| Pid::from_raw(record.shim_pid));
-        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pid = record.map(|record| record.shim_pid);
+        let pidfd = pid.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         // Check the lock after opening the pidfd: while it is held, the pid is the shim's, not a stranger's.
-        Shim { folder: folder.clone(), pidfd: pidfd.filter(|pidfd| !has_ended(pidfd) && is_held(folder)) }
+        Shim { folder: folder.clone(), pid, pidfd: pidfd.filter(|pidfd| !has_ended(pidfd) && is_held(folder)) }
+    }
+
+    /// Waits until the shim of a task that has ended lets go of the task: all output is written then. Another process may
+    /// keep the lock longer.
+    pub fn until_released(&self) {
+        let Some(pidfd) = &self.pidfd else { return };
+        while self.pid.is_some_and(|pid| is_holder(pid, &self.folder)) {
+            // Its end is seen at once; a sandbox's shim lives on.
+            let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&BETWEEN_LOOKS));
+        }
     }
 
     /// Whether the shim is gone and will write no more.

@@ -70,8 +70,7 @@ fn writer(folder: &Folder, id: &TaskId, mut shim: Shim) -> Result<Option<Shim>> 
     let has_ended = || matches!(folder.exit(), Ok(Some(_)));
     loop {
         if has_ended() {
-            // The lock is free once all output is written; an error means that the task was removed by then.
-            drop(folder.lock());
+            Shim::of(folder, folder.record().ok().flatten().as_ref()).until_released();
             return Ok(None);
         }
         if !shim.is_gone() {
@@ -206,6 +205,10 @@ impl Log {
     /// Prints what the log contains and what comes, until the task has ended.
     fn follow(&mut self, folder: &Folder, id: &TaskId, mut shim: Shim) -> Result<()> {
         let watch = Watch::new()?;
+        // What is there need not wait for a shim.
+        if self.print()? == Reader::Gone {
+            return Ok(());
+        }
         loop {
             // Any later change shows in the wait below.
             let folders = self.chains.iter().map(|(_, chain)| chain.folder()).chain([folder.path()]);

@@ -33,7 +33,7 @@ pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
 
 async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = bowline_client::sandbox::folder(state, id)?;
-    let (status, found) = match bowline_client::find(&folder, id).await {
+    let (status, found) = match bowline_client::look(&folder, id).await {
         Ok(bowline_client::Presence::Live(shim)) => match shim.sandbox_state().await {
             Ok(found) => ("ready", Some(found)),
             Err(error) if error.kind() == Kind::NotFound => ("created", None),

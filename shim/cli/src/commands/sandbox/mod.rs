@@ -30,6 +30,12 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
         SandboxCommand::Ls { json, quiet } => list(state, json, quiet).await,
         SandboxCommand::Inspect { id } => json::print(&examine(state, &id).await?).map(|()| 0),
         SandboxCommand::Stats { id, json } => {
+            let folder = bowline_client::sandbox::folder(state, &id)?;
+            if let Err(held) = bowline_client::look(&folder, &id).await
+                && held.kind() == Kind::Unavailable
+            {
+                return Err(held);
+            }
             let shim = bowline_client::sandbox::of(state, &id, &Programs::default()).await?;
             stats::of_sandbox(&id, &shim, json).await
         }

@@ -74,7 +74,7 @@ struct Recorder {
 
 impl Recorder {
     async fn begin(state: &StateDir, id: &TaskId, path: &Path, args: &StatsArgs) -> Result<Recorder> {
-        let shim = reach::live_pinned(state, id).await?;
+        let shim = reach::live_to_read(state, id).await?;
         let record = shim.folder().record()?;
         let interval = args.interval.map_or(INTERVAL, |interval| interval.as_std());
         let begun_at = Timestamp::now();

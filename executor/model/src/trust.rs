@@ -143,6 +143,39 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
+/// Opens the file at `path`, which a caller has named, for writing; makes it where there is none. A symlink is followed
+/// only where no other user can have made it.
+///
+/// # Errors
+/// The errors of [`open`] and [`check_planted`].
+pub fn open_named(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let path = &std::path::absolute(path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let is_ours = |meta: Metadata| is_trusted_owner(&meta) && meta.mode() & 0o022 == 0;
+    let file = match open(options.create(true), path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) && fs::metadata(folder).is_ok_and(is_ours) => {
+            options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?
+        }
+        opened => opened.map_err(|error| planted_or(error, path))?,
+    };
+    check_planted(&file.metadata()?, path)?;
+    Ok(file)
+}
+
+/// Writes `bytes` over the file at `path`, which a caller has named: see [`open_named`].
+///
+/// # Errors
+/// Those of [`open_named`], and what the disk refuses.
+pub fn write_named(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::io::Write as _;
+    let mut file = open_named(File::options().write(true), path)?;
+    // A terminal or a pipe has no length.
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(bytes)
+}
+
 /// Reads the file at `path`.
 ///
 /// # Errors

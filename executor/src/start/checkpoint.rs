@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_model::trust;
 use bowline_sys::{mountinfo, read_regular_file};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
@@ -171,7 +172,8 @@ impl Outside {
     pub fn keep(&self, images: &Path) -> Result<()> {
         let path = images.join(OUTSIDE);
         let what = || format!("cannot write {}", path.display());
-        fs::write(&path, serde_json::to_vec(self).doing(Kind::Internal, what)?).doing(Kind::Internal, what)
+        let text = serde_json::to_vec(self).doing(Kind::Internal, what)?;
+        trust::write_named(&path, &text).doing(Kind::Internal, what)
     }
 
     /// Reads what [`keep`](Self::keep) has written.

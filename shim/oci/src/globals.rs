@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bowline_cgroup::Driver;
 use bowline_executor::internal::Containers;
 use bowline_executor::systemd::Systemd;
-use bowline_model::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result, trust};
 use jiff::Timestamp;
 use serde_json::json;
 use tracing::Level;
@@ -51,7 +51,7 @@ impl Log {
             Some(other) => return Err(usage(format!("--log-format: {other:?} is neither text nor json"))),
         };
         let Some(path) = flags.value("log").filter(|path| !path.is_empty()) else { return Ok(None) };
-        let file = OpenOptions::new().append(true).create(true).open(path);
+        let file = trust::open_named(OpenOptions::new().append(true), Path::new(path));
         let file = file.doing(Kind::Internal, || format!("cannot open the log {path}"))?;
         Ok(Some(Log { file, json }))
     }

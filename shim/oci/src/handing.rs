@@ -34,7 +34,10 @@ pub fn write_pid(path: &Path, pid: i32) -> Result<()> {
     let what = || format!("--pid-file: cannot write {}", path.display());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = fs::File::create(&aside).and_then(|mut file| file.write_all(pid.to_string().as_bytes()));
+    // Left by a process that was killed and had our pid, or put there by another user.
+    let _ = fs::remove_file(&aside);
+    let made = fs::File::options().write(true).create_new(true).open(&aside);
+    let written = made.and_then(|mut file| file.write_all(pid.to_string().as_bytes()));
     let put = written.and_then(|()| fs::rename(&aside, path));
     put.inspect_err(|_| drop(fs::remove_file(&aside))).doing(Kind::Usage, what)
 }

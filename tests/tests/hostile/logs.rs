@@ -1,7 +1,7 @@
 //! Files for a task's output that another user has put where the log, or `output.stdout`, will be.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{PermissionsExt as _, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
@@ -134,4 +134,67 @@ fn nor_is_one_read() {
     let ours = host.file("secret", "secret\n");
     fs::hard_link(&ours, folder.join(format!("{}.stdout.log.2", task.id()))).expect("a second name");
     task.bowline("logs", []).assert_says("ours");
+}
+
+/// `--log` and `--pid-file` of the OCI command, and the man pages: each is written where its caller says.
+#[test]
+fn nor_is_what_a_caller_names_written_to_one() {
+    let host = Host::new();
+    if host.reference_fails("runc follows it") {
+        return;
+    }
+    let folder = shared(&host);
+    let runtime = host.oci();
+    let ours = host.file("ours", "ours\n");
+    let links: [fn(&Path, &Path); 3] = [
+        |_, at| plant(at),
+        |ours, at| fs::hard_link(ours, at).expect("a second name"),
+        |ours, at| symlink(ours, at).and_then(|()| lchown(at, Some(STRANGER), Some(STRANGER))).expect("root may"),
+    ];
+    for link in links {
+        for name in ["log", "bowline.1"] {
+            link(&ours, &folder.join(name));
+        }
+        let before = text(&folder.join("log"));
+        let log = folder.join("log");
+        let ran = runtime.call(&["--log", log.to_str().expect("ASCII"), "state", "nobody"]);
+        assert!(ran.code.is_some_and(|code| code != 0) && ran.err().contains("cannot open the log"), "{ran}");
+        let ran = host.bowline(["man", folder.to_str().expect("ASCII")]);
+        ran.assert_refused(125, &["cannot write", "bowline.1"]);
+        assert_eq!(
+            [text(&ours), text(&folder.join("log")), text(&folder.join("bowline.1"))],
+            ["ours\n", &*before, &*before]
+        );
+        for name in ["log", "bowline.1"] {
+            fs::remove_file(folder.join(name)).expect("ours");
+        }
+    }
+    // A pid file is made beside its place first, by a name that another user can guess.
+    let bundle = runtime.bundle().script("exec sleep 1000");
+    let file = folder.join("pid");
+    let create = ["create", "--pid-file", file.to_str().expect("ASCII"), "--bundle"];
+    let command = runtime.command(&[&create[..], &[bundle.path.to_str().expect("ASCII"), &bundle.id]].concat());
+    let mut shell = host.command("/bin/sh");
+    let script = "ln -s \"$0\" \"$1/.pid.$$\" && chown -h 1234 \"$1/.pid.$$\" && shift && exec \"$@\"";
+    shell.args(["-c", script]).args([&ours, &folder]).arg(command.get_program()).args(command.get_args());
+    runtime.apart(&bundle.id, shell).assert_code(0);
+    let container = runtime.adopt(bundle);
+    assert_eq!([text(&ours), text(&file)], ["ours\n".to_owned(), container.pid().to_string()]);
+    container.stop();
+}
+
+/// A symlink of ours is followed where nobody else can make one, such as `/dev/stderr`.
+#[test]
+fn a_symlink_of_ours_leads_to_the_log_of_the_oci_command() {
+    let host = Host::new();
+    if host.reference_fails("it says more") {
+        return;
+    }
+    let runtime = host.oci();
+    let (log, to) = (host.work().join("log"), host.work().join("to"));
+    symlink(&to, &log).expect("ours");
+    assert_ne!(runtime.call(&["--log", log.to_str().expect("ASCII"), "state", "nobody"]).code, Some(0));
+    assert!(text(&to).contains("level=error"), "{}", text(&to));
+    let ran = runtime.call(&["--log", "/dev/stderr", "state", "nobody"]);
+    assert!(ran.err().contains("level=error"), "{ran}");
 }

@@ -68,7 +68,7 @@ fn write_below(dir: &Path, command: &clap::Command) -> Result<()> {
 fn write(dir: &Path, command: &clap::Command, top: bool) -> Result<()> {
     let path = dir.join(Man::new(command.clone()).get_filename());
     let text = page(command, top).doing(Kind::Internal, || "cannot make a man page")?;
-    std::fs::write(&path, text).doing(Kind::Internal, || format!("cannot write {}", path.display()))
+    bowline_model::trust::write_named(&path, &text).doing(Kind::Internal, || format!("cannot write {}", path.display()))
 }
 
 /// Makes a page. The page of bowline itself (`top`) also has what is true of every command.

@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
-use bowline_model::{Doing, Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result, trust};
 use jiff::Timestamp;
 
 use crate::ui::record::file::{Recording, read};
@@ -57,7 +57,7 @@ pub fn run(recording: &Path, picture: &Path) -> Result<u8> {
 /// Draws a recording to the file `picture`.
 pub fn draw(recording: &Path, picture: &Path) -> Result<()> {
     let svg = svg_of(&read(recording)?);
-    fs::write(picture, svg).doing(Kind::Internal, || format!("cannot write {}", picture.display()))
+    trust::write_named(picture, svg.as_bytes()).doing(Kind::Internal, || format!("cannot write {}", picture.display()))
 }
 
 /// Checks that `picture` can be written: only an earlier picture may be overwritten.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! So a client that sends nothing, sends a byte now and then, does not read its answer, or asks without end cannot block
-//! others, however many such clients there are. Each user of a unix socket has at most half of the places. Clients
-//! without a place wait in `queue`. Must not: speak HTTP.
+//! others, however many such clients there are. Each user of a unix socket has at most half of the places, and no user is
+//! shown out for one that has more. Clients without a place wait in `queue`. Must not: speak HTTP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -76,16 +76,25 @@ impl House {
     }
 
     /// Takes a place for a new client of the user `uid`, if that is known. If all places are taken, or half of them by
-    /// this user, shows another client out. `None` if none can be: their answers are being prepared.
+    /// this user, shows another client out: one of a user with more places, else of this user. `None` if none can be: their
+    /// answers are being prepared.
     pub fn admit(self: &Arc<House>, uid: Option<u32>) -> Option<Seat> {
-        let (all, of_user) = {
+        let (all, places) = {
             let inside = self.inside();
-            (inside.guests.len(), inside.guests.values().filter(|guest| uid.is_some() && guest.uid == uid).count())
+            let mut places = BTreeMap::<_, usize>::new();
+            inside.guests.values().for_each(|guest| *places.entry(guest.uid).or_default() += 1);
+            (inside.guests.len(), places)
         };
-        let has_place = if of_user >= self.room.div_ceil(2) {
+        let of = |uid: Option<u32>| places.get(&uid).copied().unwrap_or_default();
+        let most = places.values().max().copied().unwrap_or_default();
+        let has_place = if uid.is_some() && of(uid) >= self.room.div_ceil(2) {
             self.show_out_of(|guest| guest.uid == uid)
+        } else if all < self.room {
+            true
+        } else if most > of(uid) {
+            self.show_out_of(|guest| of(guest.uid) == most)
         } else {
-            all < self.room || self.show_out()
+            self.show_out_of(|guest| guest.uid == uid)
         };
         has_place.then(|| self.seat(uid))
     }
@@ -306,6 +315,18 @@ mod tests {
         seats[1].enter(Phase::Answering);
         assert!(house.admit(user).is_some() && seats[1].is_out(), "its own place");
         assert!(!others.iter().any(Seat::is_out));
+    }
+
+    #[tokio::test]
+    async fn users_with_many_places_show_each_other_out_and_nobody_with_fewer() {
+        let house = House::new(4, LONG);
+        let (one, two, other) = (Some(1), Some(2), Some(0));
+        let _many = seats(&house, [one, one, two, two]);
+        let scrape = house.admit(other).unwrap();
+        for _ in 0..20 {
+            let _come = [house.admit(one).unwrap(), house.admit(two).unwrap()];
+            assert!(!scrape.is_out());
+        }
     }
 
     #[tokio::test]

@@ -52,9 +52,13 @@ const NOBODY: u32 = 65534;
 
 /// That process, once it has an answer.
 fn flood(host: &Host, place: &str, count: usize, comes_back: bool) -> Process {
+    flood_of(NOBODY, host, place, count, comes_back)
+}
+
+fn flood_of(uid: u32, host: &Host, place: &str, count: usize, comes_back: bool) -> Process {
     let mut perl = host.command("perl");
     perl.args(["-MErrno", "-e", FLOOD, place, &count.to_string()]).args(comes_back.then_some("1"));
-    perl.uid(NOBODY).gid(NOBODY);
+    perl.uid(uid).gid(uid);
     let flood = host.spawn_command(perl);
     flood.wait_for_out("answered");
     flood
@@ -145,6 +149,19 @@ fn a_user_of_the_socket_leaves_half_of_the_places_to_others() {
     // More than may even wait.
     for (count, comes_back) in [(33, false), (330, true), (900, false)] {
         let _flood = flood(&host, path, count, comes_back);
+        (0..20).for_each(|_| assert_scrapes(&exporter));
+    }
+    exporter.end(Signal::TERM);
+}
+
+#[test]
+fn several_users_of_the_socket_keep_nobody_from_scraping() {
+    let host = Host::alone();
+    let exporter = host.exporter(["--listen", &format!("unix:{}", host.work().join("socket").display())]);
+    let path = exporter.place().trim_start_matches("unix:");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    for (users, count, comes_back) in [(2, 200, false), (2, 200, true), (4, 150, true)] {
+        let _floods: Vec<_> = (0..users).map(|user| flood_of(NOBODY - user, &host, path, count, comes_back)).collect();
         (0..20).for_each(|_| assert_scrapes(&exporter));
     }
     exporter.end(Signal::TERM);

@@ -24,6 +24,9 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY
 /// More than any sane user database has; a larger file is refused.
 const MOST_BYTES: u64 = 4 << 20;
 
+/// More than the longest path takes, its NUL included (path_resolution(7)).
+const PATH_MAX: usize = libc::PATH_MAX as usize;
+
 /// The user and groups that a process asks for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
@@ -84,14 +87,24 @@ pub fn by_files(passwd: &str, group: impl FnOnce() -> Result<String>, wanted: Wa
     groups.retain(|g| *g != gid);
     groups.sort_unstable();
     groups.dedup();
-    let home = entry.as_ref().and_then(|a| a.home()).map(PathBuf::from);
+    let home = entry.as_ref().map(Account::home).transpose()?.flatten().map(PathBuf::from);
     Ok(UserIds { uid, gid, groups, home })
 }
 
 /// The home of user `uid` by `/etc/passwd` inside `root`; `None` if there is none, or no such file that can be read.
 ///
 /// For a process inside the root: it uses no procfs, as the task's may be anything.
-pub fn home(root: impl AsFd, uid: u32) -> Option<String> {
+///
+/// # Errors
+/// `BadSpec` where it is too long for a path.
+pub fn home(root: impl AsFd, uid: u32) -> Result<Option<String>> {
+    let text = passwd(root).unwrap_or_default();
+    let account = text.lines().filter_map(Account::parse).find(|account| account.id == uid);
+    Ok(account.as_ref().map(Account::home).transpose()?.flatten().map(str::to_owned))
+}
+
+/// What `/etc/passwd` inside `root` says, for [`home`].
+fn passwd(root: impl AsFd) -> Option<String> {
     let open = |flags| inside_root::open(root.as_fd(), Path::new(PASSWD), flags, Symlinks::Followed).ok();
     let looked_at = fs::fstat(open(OFlags::PATH | OFlags::CLOEXEC)?).ok()?;
     if !is_regular(&looked_at) || looked_at.st_size == 0 {
@@ -102,8 +115,7 @@ pub fn home(root: impl AsFd, uid: u32) -> Option<String> {
     if (opened.st_dev, opened.st_ino) != (looked_at.st_dev, looked_at.st_ino) {
         return None;
     }
-    let text = text(file).ok()?;
-    text.lines().filter_map(Account::parse).find(|account| account.id == uid)?.home().map(str::to_owned)
+    text(file).ok()
 }
 
 /// A line of `/etc/passwd` or `/etc/group`: `name:password:id:…` (passwd(5), group(5)).
@@ -135,8 +147,16 @@ impl<'a> Account<'a> {
     }
 
     /// The sixth field of a passwd line.
-    fn home(&self) -> Option<&'a str> {
-        self.rest.split(':').nth(2).filter(|home| !home.is_empty())
+    fn home(&self) -> Result<Option<&'a str>> {
+        let home = self.rest.split(':').nth(2).filter(|home| !home.is_empty());
+        match home.map_or(0, str::len) {
+            length if length < PATH_MAX => Ok(home),
+            length => {
+                let message = format!("user {}: its home folder takes {length} bytes; a path has {PATH_MAX}", self.id);
+                Err(Error::new(Kind::BadSpec, format!("{PASSWD} in the root filesystem: {message}"))
+                    .hint("shorten it in the image"))
+            }
+        }
     }
 
     /// Whether the last field of a group line lists `user`.

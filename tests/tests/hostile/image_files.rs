@@ -153,3 +153,28 @@ fn a_user_in_too_many_groups_gets_a_short_error_with_the_cause() {
     assert!(ran.err().len() < 500, "{ran}");
     task.end();
 }
+
+#[test]
+fn a_home_that_is_no_path_is_named() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let home = "h".repeat(200_000);
+    let passwd = format!("root:x:0:0::/root:/bin/sh\napp:x:1234:1234::/{home}:/bin/sh\n");
+    fs::write(root.path().join("etc/passwd"), passwd).expect("the test's own");
+    let named = "user 1234: its home folder takes 200001 bytes";
+    host.task_of(["true"]).rootfs(root.path()).flag("--user=app").assert_refused(125, &["/etc/passwd", named]);
+    host.assert_nothing_left();
+    let task = host.task("echo ready; exec sleep 1000").rootfs(root.path()).start();
+    task.wait_for_line("ready");
+    task.exec_with(["--user=app"], "true").assert_refused(125, &["/etc/passwd", named]);
+    task.end();
+    // A bundle leaves its home to the runtime.
+    let runtime = host.oci();
+    let bundle = runtime.bundle().args(&["/bin/true"]).edit(|config| {
+        config["process"]["user"] = json!({ "uid": 1234, "gid": 1234 });
+        config["process"]["env"] = json!(["PATH=/bin"]);
+        config["root"]["path"] = root.path().to_str().into();
+    });
+    let ran = runtime.create(&bundle, &[]);
+    assert!(ran.code != Some(0) && ran.err().contains(named), "{ran}");
+}

@@ -35,7 +35,7 @@ pub fn check_folder(process: &Process) -> Result<()> {
 /// `CommandNotFound` and `NotExecutable` name the path or paths looked at.
 pub fn find(process: &Process, own: &[&str]) -> Result<Image> {
     let args = process.args().as_deref().unwrap_or_default();
-    let env = environment::of(process);
+    let env = environment::of(process)?;
     let Some(name) = args.first() else {
         return Err(Error::new(Kind::BadSpec, "empty").in_field("command"));
     };
@@ -65,7 +65,7 @@ pub fn find(process: &Process, own: &[&str]) -> Result<Image> {
 pub fn find_after(process: &Process, closed: &CStr) -> Option<Image> {
     let args = process.args().as_deref().unwrap_or_default();
     let name = args.first().filter(|name| !name.contains('/'))?;
-    let env = environment::of(process);
+    let env = environment::of(process).ok()?;
     let mut candidates = candidates(name, environment::value(&env, "PATH").unwrap_or_default());
     candidates.find(|path| path.as_os_str().as_bytes() == closed.to_bytes())?;
     let path = candidates.find(|path| matches!(examine(path), Found::Program))?;

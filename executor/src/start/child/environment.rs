@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use bowline_error::Result;
 use oci_spec::runtime::Process;
 use rustix::fs::{self, Mode, OFlags};
 
@@ -11,13 +12,16 @@ use crate::view::accounts;
 
 /// The variables of `process`, which will run in the root that the caller is in. Without a HOME, or with an empty one,
 /// it gets the home of its user in that root, else `/`.
-pub fn of(process: &Process) -> Vec<String> {
+///
+/// # Errors
+/// `BadSpec` for a home that is too long.
+pub fn of(process: &Process) -> Result<Vec<String>> {
     let mut variables = last_of_each(process.env().as_deref().unwrap_or_default());
     if value(&variables, "HOME").is_none() {
-        let home = home(process.user().uid()).unwrap_or_else(|| "/".to_owned());
+        let home = home(process.user().uid())?.unwrap_or_else(|| "/".to_owned());
         variables.push(format!("HOME={home}"));
     }
-    variables
+    Ok(variables)
 }
 
 /// The value of a variable, if it is set.
@@ -37,7 +41,7 @@ fn last_of_each(variables: &[String]) -> Vec<String> {
     last
 }
 
-fn home(uid: u32) -> Option<String> {
-    let root = fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    accounts::home(&root, uid)
+fn home(uid: u32) -> Result<Option<String>> {
+    let root = fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    root.map_or(Ok(None), |root| accounts::home(&root, uid))
 }

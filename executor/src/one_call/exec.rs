@@ -73,7 +73,7 @@ impl Containers {
         let filter = self.filter(&mut configuration).await?;
         let recorded = &container.record.launched_in;
         let entrance = Entrance::again(init.pid, &namespaces, filter.as_ref(), false, recorded)?;
-        entrance.check().map_err(|error| error.within(format_args!("container {id}")))?;
+        entrance.check_without_shim().map_err(|error| error.within(format_args!("container {id}")))?;
         let cgroup = self.cgroup(&container)?.ok_or_else(|| {
             Error::new(Kind::WrongState, format!("cgroup {} of container {id} has gone", container.record.cgroup))
         })?;

@@ -142,9 +142,16 @@ impl Entrance {
     /// `WrongState` where init has left that, and nobody held it.
     pub fn check(&self) -> Result<()> {
         let Some(left) = &self.left else { return Ok(()) };
-        let message = format!("nobody can enter the task: its first process has left what it was launched in ({left})");
-        Err(Error::new(Kind::WrongState, format!("{message}, and the shim that held that has died"))
+        Err(refused(left, ", and the shim that held that has died")
             .hint("start the task again; with `init = true` its first process stays where it is"))
+    }
+
+    /// Like [`Entrance::check`], for a container that never had a shim.
+    ///
+    /// # Errors
+    /// `WrongState` where init has left what was launched.
+    pub fn check_without_shim(&self) -> Result<()> {
+        self.left.as_ref().map_or(Ok(()), |left| Err(refused(left, ", and nothing else holds that")))
     }
 
     /// Enters the task, in a process that has cloned nothing yet: all but its cgroup namespace.
@@ -231,6 +238,11 @@ fn left(now: &Identities, recorded: &Identities) -> Option<String> {
     let left = now.iter().filter(|(kind, of)| recorded.get(*kind).is_some_and(|recorded| recorded != *of));
     let left: Vec<&str> = left.map(|(kind, _)| kind.as_str()).collect();
     (!left.is_empty()).then(|| left.join(", "))
+}
+
+fn refused(left: &str, who_held: &str) -> Error {
+    let message = format!("nobody can enter the task: its first process has left what it was launched in ({left})");
+    Error::new(Kind::WrongState, message + who_held)
 }
 
 /// The namespace of a kind of an init that is unreaped: its pid is its own.

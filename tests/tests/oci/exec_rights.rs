@@ -134,3 +134,23 @@ fn the_limits_of_the_container_hold_for_it() {
     let container = runtime.started(bundle);
     container.sh(&[], "ulimit -n; ulimit -Hn").assert_says("77\n99");
 }
+
+/// Nobody holds what a container was launched in: no shim is told of.
+#[test]
+fn a_container_whose_init_has_left_it_is_not_entered() {
+    let host = Host::new();
+    if host.reference_fails("runc enters whatever init is in") {
+        return;
+    }
+    let runtime = host.oci();
+    let script = "exec unshare -U -r -m sh -c 'echo ready; exec sleep 1000'";
+    let bundle = runtime.bundle().script(script).edit(|config| {
+        config["linux"].as_object_mut().expect("an object").remove("seccomp");
+    });
+    let container = runtime.started(bundle);
+    container.wait_for("ready");
+    let ran = container.sh(&[], "true");
+    assert!(ran.code.is_some_and(|code| code != 0), "{ran}");
+    assert!(ran.err().contains("has left what it was launched in"), "{ran}");
+    assert!(!ran.err().contains("shim") && !ran.err().contains("init = true"), "{ran}");
+}

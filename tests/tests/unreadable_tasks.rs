@@ -56,6 +56,7 @@ fn on_a_read_only_state_folder_rm_f_ends_a_task_and_names_it() {
             let ran = read_only(&host, ["rm", "-f", task.id()]);
             let folder = task.file("").to_string_lossy().trim_end_matches('/').to_owned();
             ran.assert_refused(125, &[&format!("cannot remove {folder}:"), "Read-only file system"]);
+            assert!(!ran.err().contains("--state"), "{ran}");
             assert!(!process_exists(pid), "{ran}");
         }
         let ran = read_only(&host, ["gc", task.id()]);

@@ -444,7 +444,11 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Error {
     }
     let hint = match error.kind() {
         ErrorKind::PermissionDenied => "bowline needs to be root, or a state folder of your own (--state DIR)",
-        ErrorKind::ReadOnlyFilesystem | ErrorKind::StorageFull => "choose another state folder with --state DIR",
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::StorageFull if verb.starts_with("create") => {
+            "choose another state folder with --state DIR"
+        }
+        ErrorKind::ReadOnlyFilesystem => "try again once it can be written: a disk becomes read-only after an error",
+        ErrorKind::StorageFull => "try again once there is room",
         _ => return Error::new(Kind::Internal, message),
     };
     Error::new(Kind::Internal, message).hint(hint)

@@ -130,10 +130,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("cannot use {}", root.display()));
     if !meta.map_err(in_rootfs)?.is_dir() {
         let error = in_rootfs(Error::new(Kind::BadSpec, format!("{} is not a folder", root.display())));
-        return Err(error.hint(format!(
-            "if it is an archive: `mkdir root && tar -xf {} -C root`; docs/recipes.md has images too",
-            root.display()
-        )));
+        return Err(error.hint("an archive is unpacked first, with `tar -xf`; docs/recipes.md has images too"));
     }
     let root_fd = fs::File::open(root).doing(Kind::BadSpec, || format!("cannot open {}", root.display()));
     let root_fd = root_fd.map_err(in_rootfs)?;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
 
 use bowline_tests::Host;
 use bowline_tests::harness::binary;
@@ -279,8 +280,20 @@ fn no_hint_changes_what_is_not_the_tasks() {
     unsafe_state.assert_refused(125, &["is not safe", "mode 1777"]);
     let nothing = host.bowline(["run", "-v", "/var/run/no.sock:/run/no.sock", "true"]);
     nothing.assert_refused(125, &["/var/run/no.sock"]);
-    for ran in [unsafe_state, nothing] {
-        assert!(!["chmod", "chown", "mkdir"].iter().any(|word| ran.err().contains(word)), "{ran}");
+    let archive = host.file("a; rm -r x", "");
+    let archive = host.task("true").rootfs(&archive).try_start();
+    let socket = host.work().join("daemon.sock");
+    let _daemon = UnixListener::bind(&socket).expect("ours");
+    let socket = socket.to_str().expect("UTF-8");
+    let programs = [socket, "x (rm)\n", "~/x 'rm'"].map(|program| {
+        let ran = host.bowline(["run", "--name", &host.new_id(), program]);
+        ran.assert_refused(127, &["cannot run"]);
+        ran
+    });
+    for ran in [unsafe_state, nothing, archive].iter().chain(&programs) {
+        let said = ran.err();
+        let hint = said.split_once("\nhint: ").map_or("", |(_, hint)| hint);
+        assert!(!["chmod", "chown", "mkdir", "rm", "-v"].iter().any(|word| hint.contains(word)), "{ran}");
     }
     let named = host.bowline(["run", "-h", "box", "true"]);
     assert!(named.assert_refused(2, &["-h", "box"]).err().contains("\nhint: --hostname box "), "{named}");

@@ -170,9 +170,10 @@ impl<'m> Typed<'m> {
             let id = self.args.try_get_raw("id").ok().flatten().and_then(|mut ids| ids.next()?.to_str());
             let task = id.filter(|_| is_exec).map(|id| format!("{id} ")).unwrap_or_default();
             let words = words.join(" ");
-            return Some(match words.contains(['|', '&', ';', '<', '>', '$', '`', '*', '?', '"']) {
-                true => format!("a shell reads such a line: bowline {} {task}sh -c '…'", self.command),
-                false => format!("without the quotes: bowline {} {task}{words}", self.command),
+            let is_plain = words.chars().all(|char| char.is_alphanumeric() || " /._-+=:,@%".contains(char));
+            return Some(match is_plain {
+                true => format!("without the quotes: bowline {} {task}{words}", self.command),
+                false => format!("a shell reads such a line: bowline {} {task}sh -c '…'", self.command),
             });
         }
         if is_exec || self.has("rootfs") || self.has("bundle") {
@@ -188,19 +189,34 @@ impl<'m> Typed<'m> {
     }
 }
 
-/// How a program in a folder of the host's becomes visible.
+/// Folders of the host's own: what the task sees of them is chosen, and their sockets and nodes may command the host.
+const OF_THE_HOST: [&str; 12] =
+    ["/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var/run"];
+
+/// How a program in a folder of the host's becomes visible: its folder, read-only, unless that has more than programs.
 fn unseen(program: &str) -> String {
     let path = Path::new(program);
-    let (source, inside) = match path.parent() {
-        Some(folder) if path.is_absolute() => (folder.display().to_string(), folder.display().to_string()),
-        _ => ("$PWD".to_owned(), "/work".to_owned()),
+    let (folder, flags) = match path.parent() {
+        Some(folder) if path.is_absolute() => (folder.to_owned(), format!("-v \"{0}:{0}:ro\"", folder.display())),
+        _ => (std::env::current_dir().unwrap_or_default(), "-v \"$PWD:/work:ro\" -w /work".to_owned()),
     };
-    // Whatever else a name has might mean something to a shell, or to -v.
-    if !inside.chars().all(|char| char.is_alphanumeric() || "/._-+".contains(char)) {
-        return "the task does not see this folder; see \"Files in and out\" in docs/recipes.md".to_owned();
-    }
-    let workdir = if path.is_absolute() { String::new() } else { format!(" -w {inside}") };
-    format!("the task does not see this folder: -v \"{source}:{inside}:ro\"{workdir}")
+    let shows_it = folder.canonicalize().is_ok_and(|real| {
+        let there = path.canonicalize().is_ok_and(|program| program.is_file() && program.starts_with(&real));
+        there && [&folder, &real].into_iter().all(|folder| may_be_shown(folder))
+    });
+    let hint = if shows_it { &flags } else { "see \"Files in and out\" in docs/recipes.md" };
+    format!("the task does not see this folder{} {hint}", if shows_it { ":" } else { ";" })
+}
+
+/// Whether a hint may show the task all of `folder`: it is neither the host's own nor a home, and no letter of its name
+/// means anything to a shell, or to `-v`.
+fn may_be_shown(folder: &Path) -> bool {
+    let is_above_homes = |above: &Path| ["/", "/home"].iter().any(|homes| above == Path::new(homes));
+    let is_hosts =
+        OF_THE_HOST.iter().any(|hosts| folder.starts_with(hosts)) || folder.parent().is_none_or(is_above_homes);
+    let is_home = std::env::var_os("HOME").is_some_and(|home| Path::new(&home).starts_with(folder));
+    let is_plain = |name: &str| name.chars().all(|char| char.is_alphanumeric() || "/._-+".contains(char));
+    !is_hosts && !is_home && folder.to_str().is_some_and(is_plain)
 }
 
 /// Whether the host has such a program, whose interpreter is missing then.
@@ -292,12 +308,39 @@ mod tests {
         // Unit tests run in the folder of the package.
         let here = "the task does not see this folder: -v \"$PWD:/work:ro\" -w /work";
         assert_eq!(of(&["run", "./Cargo.toml"]).as_deref(), Some(here));
-        let there = "the task does not see this folder: -v \"/proc/self:/proc/self:ro\"";
-        assert_eq!(of(&["run", "/proc/self/status"]).as_deref(), Some(there));
         let folder = tempfile::Builder::new().prefix("a b$(id):\"").tempdir().expect("a folder");
         let program = folder.path().join("x");
         std::fs::write(&program, "").expect("ours");
         let none = "the task does not see this folder; see \"Files in and out\" in docs/recipes.md";
         assert_eq!(of(&["run", program.to_str().expect("UTF-8")]).as_deref(), Some(none));
+    }
+
+    #[test]
+    fn no_hint_shows_the_task_more_than_a_program_of_the_callers() {
+        let of = |args: &[&str]| hint(args, Error::new(Kind::CommandNotFound, "cannot run it")).unwrap_or_default();
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("docker.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("ours");
+        let escape = folder.path().join("escape");
+        std::os::unix::fs::symlink("/etc/passwd", &escape).expect("ours");
+        let mut names = ["x;id", "x$(id)", "x`id`", "x\"", "x:rw", "x'", "--privileged", "ünicode"].map(|name| {
+            let program = folder.path().join(name);
+            std::fs::write(&program, "").expect("ours");
+            program.display().to_string()
+        });
+        let shown = format!("-v \"{0}:{0}:ro\"", folder.path().display());
+        for program in &names {
+            let hint = of(&["run", program]);
+            assert_eq!(hint, format!("the task does not see this folder: {shown}"), "{program}");
+        }
+        names.iter_mut().for_each(|program| *program = format!("{program} x\n(rm)"));
+        let others = [&socket, &escape].map(|path| path.display().to_string());
+        let hosts = ["/", "/etc/passwd", "/proc/self/status", "/dev/null", "/proc/1/root", "/etc", "/usr", "/tmp"];
+        for program in names.iter().map(String::as_str).chain(others.iter().map(String::as_str)).chain(hosts) {
+            for line in [&["run", program][..], &["start", program], &["exec", "web", program]] {
+                let hint = of(line);
+                assert!(!["-v", "rm", "\n", "(", "`", "$"].iter().any(|part| hint.contains(part)), "{hint}");
+            }
+        }
     }
 }

@@ -43,7 +43,9 @@ enum Answer {
 
 fn answer(error: &clap::Error, args: &[OsString]) -> Answer {
     if let Some(name) = host_name(error.kind(), args) {
-        let hint = format!("--hostname {name} sets the host name");
+        // Whatever else a name has might mean something to a shell.
+        let is_plain = name.chars().all(|char| char.is_ascii_alphanumeric() || ".-".contains(char));
+        let hint = format!("--hostname {} sets the host name", if is_plain { &name } else { "NAME" });
         return Answer::Refused { message: format!("-h prints the help of a command, and {name} follows it"), hint };
     }
     if !error.use_stderr() {

@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn no_answer_harms() {
+        // What gives rights away is named only where it was asked for by its name.
+        let changes =
+            ["chmod", "chown", "mkdir", "rm -r", "sudo", "kill -9", "docker.sock", "--privileged", "/root", "-v /:"];
+        for (_, word, instead) in all() {
+            assert!(changes.iter().all(|change| !instead.contains(change)), "{word}: {instead}");
+        }
+    }
+
+    #[test]
     fn of_two_programs_with_a_word_the_one_counts_that_knows_the_line() {
         let find = |line: &[&str]| {
             let line: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();

@@ -179,8 +179,11 @@ impl Density {
     pub fn svg(&self, machine: &str) -> Option<String> {
         let groups = MEASURES.iter().enumerate().map(|(number, (name, unit))| {
             let bar = |name: String, class: &'static str, value: f64| {
-                let text =
-                    if value < 0.1 { format!("{:.0} µs", value * 1e3) } else { format!("{} {unit}", digits(value)) };
+                let text = match *unit {
+                    "ms" if value < 0.1 => format!("{:.0} µs", value * 1e3),
+                    unit if value <= 0.0 => format!("0 {unit}"),
+                    unit => format!("{} {unit}", digits(value)),
+                };
                 Bar { name, class, value, text }
             };
             let ours = self.0.iter().map(|step| bar(step.name.clone(), "ours", step.of_one(number)));

@@ -32,12 +32,6 @@ pub use update::build_update;
 /// What runc 1.1 and crun 1.8, as Debian 12 has them, both take.
 const OCI_VERSION: &str = "1.0.2";
 
-/// Where a command without a `/` is looked for before PATH, inside the root: the task's folder and the one that it
-/// brings its own files in.
-///
-/// Source: nomad, `lookupTaskBin` in drivers/shared/executor.
-pub const OWN_FOLDERS: &[&str] = &["/local", "/"];
-
 /// Files of `/proc` and `/sys` that reveal the host and that no task needs: hidden.
 pub const MASKED_PATHS: &[&str] = &[
     "/proc/acpi",

@@ -40,9 +40,8 @@ mod validate;
 pub mod values;
 
 pub use build::{
-    DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, OPT, OWN_FOLDERS, READONLY_PATHS, RESOLV_CONF,
-    UserIds, build, build_unfiltered, build_update, common_device_rules, effective_until_execve, hides_owners, render,
-    shows_host,
+    DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, OPT, READONLY_PATHS, RESOLV_CONF, UserIds, build,
+    build_unfiltered, build_update, common_device_rules, effective_until_execve, hides_owners, render, shows_host,
 };
 pub use format::Format;
 pub use id::TaskId;

@@ -64,10 +64,13 @@ pub struct Task {
     /// how the task is watched, stopped and logged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bundle: Option<PathBuf>,
-    /// The program: a path inside the root, or a name looked up in `/local`, in `/`, then in the task's `PATH`.
-    /// Required without a bundle; replaces a bundle's command and arguments.
+    /// The program: a path inside the root, or a name looked up in the task's `PATH`. Required without a bundle;
+    /// replaces a bundle's command and arguments.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
+    /// Folders inside the root where such a name is looked up before `PATH`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command_folders: Vec<PathBuf>,
     /// Arguments, without the program's name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,

@@ -186,7 +186,7 @@ impl Containers {
             filter: filter.as_ref(),
             stdio,
             keeps_keyring: wanted.keeps_keyring,
-            own_folders: &[],
+            command_folders: &[],
             init: None,
             additions: &Additions { exact_binds: true, ..Additions::default() },
             start_mark: None,

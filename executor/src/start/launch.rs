@@ -10,7 +10,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
@@ -52,7 +52,7 @@ pub struct Prepared<'a> {
     /// Whether init stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,
     /// The folders in which a command without a `/` is looked for before PATH.
-    pub own_folders: &'a [&'a str],
+    pub command_folders: &'a [PathBuf],
     /// The program that stays above the workload as its init, if there is one.
     pub init: Option<InitProgram>,
     /// What the root has beyond the configuration.
@@ -89,7 +89,7 @@ impl Prepared<'_> {
             filter,
             stdio,
             keeps_keyring,
-            own_folders,
+            command_folders,
             init,
             additions,
             start_mark,
@@ -164,7 +164,7 @@ impl Prepared<'_> {
                 sources,
                 nobody,
                 mounts,
-                own_folders,
+                command_folders,
                 additions,
                 orders,
                 successors,

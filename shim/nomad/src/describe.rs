@@ -33,6 +33,9 @@ use crate::task_id;
 /// Where Nomad's folders are in the task.
 const FOLDERS: [(&str, &str); 3] = [("/alloc", "alloc"), ("/local", "local"), ("/secrets", "secrets")];
 
+/// Where a command without a `/` is looked for before PATH: `lookupTaskBin` in Nomad's drivers/shared/executor.
+const COMMAND_FOLDERS: [&str; 2] = ["/local", "/"];
+
 /// As Nomad's `exec`: a task runs as this user unless its job names one.
 const USER: &str = "nobody";
 /// The user `nobody` by number, for a root that may lack the name.
@@ -219,6 +222,7 @@ fn place_defaults(task: &TaskConfig, around: Around<'_>, whole: &mut Map<String,
     set(whole, "namespaces.ipc", settings.default_ipc_mode.clone().into());
     set(whole, "stop.signal", "SIGINT".into());
     set(whole, "log.format", "none".into());
+    set(whole, "command_folders", json!(COMMAND_FOLDERS));
     for (stream, path) in [("output.stdout", &task.stdout_path), ("output.stderr", &task.stderr_path)] {
         // Nomad names its FIFOs even where it makes none.
         if !settings.disable_log_collection && !path.is_empty() && path != "/dev/null" {

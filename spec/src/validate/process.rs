@@ -30,6 +30,9 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
         "is empty; write the program to run".into()
     })?;
     string("command", &task.command)?;
+    for (index, folder) in task.command_folders.iter().enumerate() {
+        absolute(&format!("command_folders[{index}]"), folder)?;
+    }
     for (index, argument) in task.args.iter().enumerate() {
         string(&format!("args[{index}]"), argument)?;
     }
@@ -213,6 +216,7 @@ mod tests {
     #[test]
     fn paths_must_be_absolute() {
         refused("workdir = 'tmp'", "workdir", "not an absolute path");
+        refused("command_folders = ['/', 'bin']", "command_folders[1]", "not an absolute path");
         refused("output.stdout = 'log'", "output.stdout", "not an absolute path");
         refused("output.stderr = 'log'", "output.stderr", "not an absolute path");
         refused("terminal = true\noutput.stderr = '/log'", "output.stderr", "output.stdout alone");

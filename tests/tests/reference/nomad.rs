@@ -13,6 +13,9 @@ const IDLE: &str = "exec sleep 1000";
 /// The masks of all sets of capabilities, as a task of this user reads them inside.
 const MASKS: &str = "grep -E '^Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | cut -f2";
 
+/// As Nomad's driver has it.
+const COMMAND_FOLDERS: &str = "--set=command_folders=[\"/local\", \"/\"]";
+
 /// A root in which `tool` says where it was found, in each of these folders.
 fn root_with_tools(host: &Host, folders: &[&str]) -> Root {
     let root = host.busybox_root();
@@ -26,11 +29,14 @@ fn root_with_tools(host: &Host, folders: &[&str]) -> Root {
 fn lookup_task_bin_takes_local_then_the_folder_then_path() {
     let host = Host::new();
     let root = root_with_tools(&host, &["local", ".", "bin"]);
+    let nomads = || host.task_of(["tool", "me"]).rootfs(root.path()).flag(COMMAND_FOLDERS);
+    // PATH alone, by default.
+    host.task_of(["tool", "me"]).rootfs(root.path()).run().assert_says("/bin me");
     for (found, gone) in [("/local", "local/tool"), ("/.", "tool"), ("/bin", "bin/tool")] {
-        host.task_of(["tool", "me"]).rootfs(root.path()).run().assert_says(&format!("{found} me"));
+        nomads().run().assert_says(&format!("{found} me"));
         fs::remove_file(root.path().join(gone)).expect("ours");
     }
-    host.task_of(["tool"]).rootfs(root.path()).assert_refused(127, &["tool", "PATH"]);
+    nomads().assert_refused(127, &["tool", "PATH"]);
 }
 
 #[test]
@@ -39,7 +45,7 @@ fn lookup_task_bin_finds_what_is_mounted_at_local() {
     let root = root_with_tools(&host, &["task"]);
     let source = root.path().join("task");
     let toml = format!(
-        "command = 'tool'\nargs = ['me']\nmounts = [{{source = '{}', destination = '/local', read_only = true}}]",
+        "command = 'tool'\ncommand_folders = ['/local']\nargs = ['me']\nmounts = [{{source = '{}', destination = '/local', read_only = true}}]",
         source.display()
     );
     // In the view of the host too, whose own /tool nobody sees.
@@ -53,9 +59,9 @@ fn lookup_task_bin_passes_over_what_is_no_file() {
     let host = Host::new();
     let root = root_with_tools(&host, &["bin"]);
     root.folder("local/tool").folder("tool");
-    host.task_of(["tool", "me"]).rootfs(root.path()).run().assert_says("/bin me");
+    host.task_of(["tool", "me"]).rootfs(root.path()).flag(COMMAND_FOLDERS).run().assert_says("/bin me");
     // A folder of the root is not a command that was found.
-    host.task_of(["etc"]).rootfs(root.path()).assert_refused(127, &["etc", "PATH"]);
+    host.task_of(["etc"]).rootfs(root.path()).flag(COMMAND_FOLDERS).assert_refused(127, &["etc", "PATH"]);
 }
 
 #[test]
@@ -66,7 +72,7 @@ fn make_executable_is_never_done_and_nothing_else_runs_instead() {
         let tool = root.path().join(folder).join("tool");
         root.file(&format!("{folder}/tool"), "#!/bin/sh\n", 0o644);
         let at = if folder == "." { "/tool" } else { "/local/tool" };
-        host.task_of(["tool"]).rootfs(root.path()).assert_refused(126, &[at, "not executable"]);
+        host.task_of(["tool"]).rootfs(root.path()).flag(COMMAND_FOLDERS).assert_refused(126, &[at, "not executable"]);
         let mode = fs::metadata(&tool).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o644);
         fs::remove_dir_all(root.path()).expect("ours");

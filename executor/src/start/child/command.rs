@@ -1,7 +1,7 @@
-//! Finds the program inside the root: as given, else in the task's own folders, else by PATH.
+//! Finds the program inside the root: as given, else in the folders that a description names, else by PATH.
 //!
 //! A file that exists but may not be executed is never made executable. PATH passes over it as a shell does; in the
-//! task's own folders it is refused, because the task has brought it to run it.
+//! folders that were named it is refused, because the task has brought it to run it.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -29,11 +29,11 @@ pub fn check_folder(process: &Process) -> Result<()> {
     }
 }
 
-/// Finds the process's program in the root that the caller is in: a bare name in `own`, then in the folders of PATH.
+/// Finds the process's program in the root that the caller is in: a bare name in `first`, then in the folders of PATH.
 ///
 /// # Errors
 /// `CommandNotFound` and `NotExecutable` name the path or paths looked at.
-pub fn find(process: &Process, own: &[&str]) -> Result<Image> {
+pub fn find(process: &Process, first: &[PathBuf]) -> Result<Image> {
     let args = process.args().as_deref().unwrap_or_default();
     let env = environment::of(process)?;
     let Some(name) = args.first() else {
@@ -52,7 +52,7 @@ pub fn find(process: &Process, own: &[&str]) -> Result<Image> {
             found => return Err(not_executable(name, &path, &found)),
         }
     } else {
-        match among_own(name, own)? {
+        match among(name, first)? {
             Some(path) => path,
             None => search(name, environment::value(&env, "PATH").unwrap_or_default())?,
         }
@@ -82,9 +82,9 @@ fn candidates(name: &str, path: &str) -> impl Iterator<Item = PathBuf> {
     path.split(':').filter(|folder| folder.starts_with('/')).map(move |folder| Path::new(folder).join(name))
 }
 
-/// Finds `name` in the task's own folders. What is no file there, such as `/etc`, is passed over.
-fn among_own(name: &str, own: &[&str]) -> Result<Option<PathBuf>> {
-    for candidate in own.iter().map(|folder| Path::new(folder).join(name)) {
+/// Finds `name` in `folders`. What is no file there, such as `/etc`, is passed over.
+fn among(name: &str, folders: &[PathBuf]) -> Result<Option<PathBuf>> {
+    for candidate in folders.iter().map(|folder| folder.join(name)) {
         match examine(&candidate) {
             Found::Program => return Ok(Some(candidate)),
             Found::File => return Err(not_executable(name, &candidate, &Found::File)),

@@ -34,7 +34,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::reserve::StartMark;
@@ -65,7 +65,7 @@ pub struct Init<'a> {
     /// The host's mount namespace, if the task shares it.
     pub mounts: Option<BorrowedFd<'a>>,
     /// The folders in which a command without a `/` is looked for before PATH.
-    pub own_folders: &'a [&'a str],
+    pub command_folders: &'a [PathBuf],
     /// What its root has beyond the configuration.
     pub additions: &'a Additions,
     /// The descriptor that [`MAPPED`] and [`START`] come from.
@@ -103,7 +103,7 @@ pub fn awaits_mapped(spec: &Spec, namespaces: &Namespaces) -> bool {
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> Result<Infallible> {
-    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders, successors } =
+    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, command_folders, additions, orders, successors } =
         init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
@@ -180,7 +180,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
         take_null(payload.stdio, null.as_fd())?;
     }
     command::check_folder(payload.process)?;
-    let program = command::find(payload.process, own_folders)?;
+    let program = command::find(payload.process, command_folders)?;
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;
     scheduling::apply(payload.process)?;
@@ -247,7 +247,6 @@ fn become_exec(
         terminal::take(wish, payload.process, &pty)?;
         terminal::control(&pty)?;
     }
-    // As with Nomad, an exec's command is looked for by PATH alone.
     let program = command::find(payload.process, &[])?;
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;

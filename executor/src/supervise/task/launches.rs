@@ -12,7 +12,6 @@ use bowline_model::reserve::Reserve;
 use bowline_model::stats;
 use bowline_model::stats::enforcement;
 use bowline_model::status::Status;
-use bowline_spec::OWN_FOLDERS;
 use bowline_spec::id::TaskId;
 use bowline_spec::values::ByteSize;
 use jiff::Timestamp;
@@ -548,8 +547,7 @@ impl Supervisor {
         }
         let (bundle, filter) = (plan.bundle(), filter.as_ref());
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
-        // A bundle's configuration says by PATH alone where its command is.
-        let own_folders = if plan.is_described() { OWN_FOLDERS } else { &[] };
+        let command_folders = plan.record.task.as_ref().map_or(&[][..], |task| &task.command_folders);
         let start_mark = plan.reserve.as_ref().filter(|_| plan.record.outlives_shim()).map(Reserve::start_mark);
         let prepared = Prepared {
             id,
@@ -559,7 +557,7 @@ impl Supervisor {
             filter,
             stdio,
             keeps_keyring,
-            own_folders,
+            command_folders,
             init,
             additions,
             start_mark,

@@ -10,12 +10,16 @@ use crate::ui::print::say;
 
 pub fn run(file: &Path) -> Result<u8> {
     let task = read(file, false, |_| Ok(()))?;
+    let lost = |field: &str, would: &str| {
+        let message = format!("{field}: an OCI configuration has no field for it, and whoever runs it would {would}");
+        Error::new(Kind::Unsupported, message)
+    };
     if task.ephemeral.is_some() {
-        let message =
-            "ephemeral: an OCI configuration has no field for it, and whoever runs it would change the root folder";
-        return Err(
-            Error::new(Kind::Unsupported, message).hint("leave it out, and give it to `bowline run --bundle` instead")
-        );
+        let error = lost("ephemeral", "change the root folder");
+        return Err(error.hint("leave it out, and give it to `bowline run --bundle` instead"));
+    }
+    if !task.command_folders.is_empty() {
+        return Err(lost("command_folders", "look in PATH alone").hint("write the command's path"));
     }
     if let Some(bundle) = &task.bundle {
         let message = format!("bundle: {} has a configuration already", bundle.display());

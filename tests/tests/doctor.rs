@@ -91,6 +91,26 @@ fn a_program_missing_from_path_comes_with_its_install_command() {
 }
 
 #[test]
+fn what_the_flags_of_networks_and_systemd_need_is_told() {
+    let host = Host::new();
+    let mut command = host.command("unshare");
+    let script = "for folder in /usr/sbin /opt/cni/bin /usr/lib/cni /usr/libexec/cni; do \
+        [ ! -d $folder ] || mount -t tmpfs none $folder; done; exec \"$0\" doctor --json";
+    command.args(["--mount", "/bin/sh", "-c", script]).arg(binary("bowline"));
+    let ran = host.execute(command);
+    for name in ["network plugins", "iptables"] {
+        let fact = fact(&ran, name);
+        let effect = fact["effect"].as_str().expect("an effect");
+        assert!(fact["state"] == "lacks" && effect.contains("`--network bridge`"), "{fact}");
+    }
+    let systemd = fact(&ran, "systemd");
+    if !Path::new("/run/systemd/system").exists() {
+        assert!(systemd["effect"].as_str().is_some_and(|effect| effect.contains("`--slice`")), "{systemd}");
+        assert!(!ran.out().contains("kernel parameter systemd."), "{ran}");
+    }
+}
+
+#[test]
 fn a_namespace_that_is_switched_off_names_the_sysctl() {
     let host = Host::new();
     // The sysctls of a user namespace are its own.

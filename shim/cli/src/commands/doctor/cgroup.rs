@@ -6,6 +6,7 @@ use bowline_executor::internal::probe::{self, Cgroups, Hierarchy};
 
 use super::fact::{Fact, State};
 use super::setting::setting;
+use super::tools::runs_systemd;
 
 /// A controller: its names on v2 and v1, what is refused without it, and whether that is every task by default.
 struct Controller {
@@ -76,7 +77,10 @@ fn version(cgroups: &Cgroups) -> Fact {
 const COST_OF_V1: &str = "`memory.high` and `unified` are refused, and there are figures that v1 does not have";
 
 fn newer(fact: Fact) -> Fact {
-    fact.fix("the kernel parameter systemd.unified_cgroup_hierarchy=1")
+    fact.fix(match runs_systemd() {
+        true => "the kernel parameter systemd.unified_cgroup_hierarchy=1",
+        false => "the kernel parameter cgroup_no_v1=all, and cgroup2 mounted at /sys/fs/cgroup",
+    })
 }
 
 /// Whether bowline may create cgroups.
@@ -113,10 +117,7 @@ fn available(cgroups: &Cgroups, controller: &Controller) -> Fact {
     }
     let make = if controller.needed { Fact::blocks } else { Fact::lacks };
     let fact = make(title, "not there".to_owned(), controller.effect.to_owned());
-    match fix(cgroups, controller.v1) {
-        Some(command) => fact.fix(command),
-        None => fact,
-    }
+    fact.maybe_fix(fix(cgroups, controller.v1))
 }
 
 /// The fix for a controller that the kernel has. `name` is its name on v1, which `/proc/cgroups` uses.
@@ -210,10 +211,7 @@ fn devices(cgroups: &Cgroups) -> Fact {
         Some(place) => Fact::has(name, place),
         None => {
             let fact = Fact::blocks(name, "not there", "no task can be kept from the host's devices");
-            match fix(cgroups, "devices") {
-                Some(command) => fact.fix(command),
-                None => fact,
-            }
+            fact.maybe_fix(fix(cgroups, "devices"))
         }
     }
 }

@@ -56,6 +56,14 @@ impl Fact {
         self
     }
 
+    /// Like [`Fact::fix`], where there is a command.
+    pub fn maybe_fix(self, command: Option<String>) -> Fact {
+        match command {
+            Some(command) => self.fix(command),
+            None => self,
+        }
+    }
+
     /// Formats the fact as lines for people.
     pub fn lines(&self) -> String {
         let mark = match self.state {

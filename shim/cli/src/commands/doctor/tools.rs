@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use bowline_client::nomad_labels;
 use bowline_client::spawn::Programs;
 use bowline_model::folder::StateDir;
-use bowline_spec::TaskId;
+use bowline_spec::{PLUGIN_FOLDERS, TaskId};
 use rustix::fs::{Access, AtFlags, CWD};
 
 use super::fact::Fact;
@@ -37,9 +37,14 @@ const MANAGERS: [(&str, &str); 5] = [
     ("apk", "apk add"),
 ];
 
+/// The plugins of a bridge, with addresses, published ports and a way through the host's firewall.
+const BRIDGE_PLUGINS: [&str; 4] = ["bridge", "host-local", "portmap", "firewall"];
+
+const JOURNAL: &str = "/run/systemd/journal/socket";
+
 pub fn facts(root: bool, state: &StateDir) -> Vec<Fact> {
-    let always = [user(root), state_folder(state.path()), terminals(), init(), oci(), systemd(), criu()];
-    always.into_iter().chain(nomad_driver(state)).collect()
+    let always = [user(root), state_folder(state.path()), terminals(), init(), oci(), systemd(), journald()];
+    always.into_iter().chain([plugins(), iptables(), criu()]).chain(nomad_driver(state)).collect()
 }
 
 fn user(root: bool) -> Fact {
@@ -111,12 +116,47 @@ fn oci() -> Fact {
 
 fn systemd() -> Fact {
     let name = "systemd";
-    if !Path::new("/run/systemd/system").exists() {
-        return Fact::lacks(name, "not running", "nothing: cgroups are made through cgroupfs");
+    if !runs_systemd() {
+        let effect = "`--slice`, `--cgroup-driver systemd` and `limits` are refused; cgroups are made through cgroupfs";
+        return Fact::lacks(name, "not running", effect);
     }
     let version = first_line("systemctl").unwrap_or_else(|| "running".to_owned());
     let bus = if Path::new("/run/dbus/system_bus_socket").exists() { "with D-Bus" } else { "without D-Bus" };
     Fact::has(name, format!("{version}, {bus}"))
+}
+
+/// Whether systemd is the first process of this host: sd_booted(3).
+pub fn runs_systemd() -> bool {
+    Path::new("/run/systemd/system").exists()
+}
+
+fn journald() -> Fact {
+    let name = "journald";
+    if Path::new(JOURNAL).exists() {
+        return Fact::has(name, JOURNAL);
+    }
+    Fact::lacks(name, "not running", "`--log journald` is refused")
+}
+
+/// The plugins that `--network bridge` runs.
+fn plugins() -> Fact {
+    let name = "network plugins";
+    let place = |plugin: &str| PLUGIN_FOLDERS.iter().find(|folder| Path::new(folder).join(plugin).is_file());
+    let missing: Vec<&str> = BRIDGE_PLUGINS.into_iter().filter(|plugin| place(plugin).is_none()).collect();
+    if missing.is_empty() {
+        return Fact::has(name, BRIDGE_PLUGINS.join(" "));
+    }
+    let fact = Fact::lacks(name, format!("no {}", missing.join(", ")), "`--network bridge` and `--publish` fail");
+    fact.maybe_fix(install("containernetworking-plugins"))
+}
+
+fn iptables() -> Fact {
+    let name = "iptables";
+    if let Some(path) = in_path(name) {
+        return Fact::has(name, path.display().to_string());
+    }
+    let effect = "`--network bridge` and `--publish` fail, whose plugins run it";
+    Fact::lacks(name, "not found", effect).maybe_fix(install("iptables"))
 }
 
 fn criu() -> Fact {
@@ -124,11 +164,8 @@ fn criu() -> Fact {
     match first_line("criu") {
         Some(version) => Fact::has(name, version),
         None => {
-            let fact = Fact::lacks(name, "not found", "no checkpoints of containers that containerd runs");
-            match install("criu") {
-                Some(command) => fact.fix(command),
-                None => fact,
-            }
+            let effect = "no checkpoints of containers that containerd runs";
+            Fact::lacks(name, "not found", effect).maybe_fix(install("criu"))
         }
     }
 }

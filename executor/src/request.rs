@@ -48,9 +48,10 @@ pub struct Launch {
     pub launcher: Option<Launcher>,
     /// What makes the task's cgroup.
     pub driver: Driver,
-    /// The systemd slice that the task goes into. Where systemd refuses, the task stays out, and
-    /// its exit report says so. Only for a task from a description, in no sandbox.
+    /// The systemd slice that the task goes into. Only for a task from a description, in no sandbox.
     pub slice: Option<String>,
+    /// Whether the task stays out where systemd refuses, and its exit report says so, instead of a launch that fails.
+    pub slice_optional: bool,
     /// If set, the task goes on from the checkpoint in this folder. Only for a bundle that is
     /// created and started in two steps.
     pub checkpoint: Option<PathBuf>,
@@ -78,6 +79,7 @@ impl Launch {
             launcher: None,
             driver: Driver::default(),
             slice: None,
+            slice_optional: false,
             checkpoint: None,
             particulars: Particulars::default(),
             secrets: Secrets::default(),

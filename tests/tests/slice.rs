@@ -1,4 +1,4 @@
-//! `run --slice`: in a scope below a slice where systemd makes one; else outside, and that is said.
+//! `run --slice`: in a scope below a slice where systemd makes one; else refused, or outside, and that is said.
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Build, assert_forgotten, cgroup_of, lacks_systemd, only_v2, show};
@@ -9,6 +9,7 @@ const NO_BUS: &str = "unix:path=/nowhere/bus";
 
 /// A slice of systemd's that nothing limits.
 const SLICE: &str = "system.slice";
+const OPTIONAL: &str = "--slice=system.slice,optional";
 
 /// `bowline run` with these flags where no systemd can be reached.
 fn without_systemd(host: &Host, flags: &[&str], script: &str) -> bowline_tests::harness::Ran {
@@ -44,9 +45,18 @@ fn report(host: &Host, id: &str) -> Value {
 }
 
 #[test]
-fn where_systemd_refuses_it_is_started_outside_and_that_is_said() {
+fn where_systemd_refuses_nothing_runs() {
     let host = Host::new();
-    let ran = without_systemd(&host, &["--slice", SLICE, "--json", "--rm"], "echo out; echo err >&2; exit 3");
+    let ran = without_systemd(&host, &["--slice", SLICE], "echo it runs");
+    ran.assert_refused(125, &["cannot reach systemd by the bus at unix:path=/nowhere/bus"]);
+    assert!(ran.err().ends_with("\nhint: `--slice SLICE,optional` starts it outside of the slice then"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn where_systemd_refuses_it_may_be_started_outside_which_is_said() {
+    let host = Host::new();
+    let ran = without_systemd(&host, &[OPTIONAL, "--json", "--rm"], "echo out; echo err >&2; exit 3");
     ran.assert_code(3);
     let report = ran.json();
     let enforcement = &report["enforcement"];
@@ -64,7 +74,7 @@ fn limits_of_its_own_hold_outside_of_the_slice_too() {
     let host = Host::new();
     let id = host.new_id();
     let mut command = host.command(bowline_tests::harness::binary("bowline"));
-    command.env("DBUS_SYSTEM_BUS_ADDRESS", NO_BUS).args(["start", "--slice", SLICE, "--memory=32M", "--name", &id]);
+    command.env("DBUS_SYSTEM_BUS_ADDRESS", NO_BUS).args(["start", OPTIONAL, "--memory=32M", "--name", &id]);
     let ran = host.execute({
         command.args(["--", "/bin/sleep", "1000"]);
         command
@@ -82,7 +92,7 @@ fn limits_of_its_own_hold_outside_of_the_slice_too() {
 fn an_impossible_limit_is_refused_in_or_outside_the_slice() {
     let host = Host::new();
     let build = host.described("command = 'true'\ncpu.cpuset = '4000'");
-    build.flag(format!("--slice={SLICE}")).assert_refused(125, &["cpuset"]);
+    build.flag(OPTIONAL).assert_refused(125, &["cpuset"]);
 }
 
 #[test]
@@ -104,6 +114,7 @@ fn what_is_no_slice_or_goes_with_none_is_bad_usage() {
     refused(slice("system"), "none of .service, .scope, .slice");
     refused(slice("../a.slice"), "'/'");
     refused(slice("cron.service"), "is no slice");
+    refused(slice("system.slice,maybe"), "','");
     refused(slice("-.slice"), "root of all slices");
     refused(slice(SLICE).flag("--cgroup-driver=cgroupfs"), "cgroup driver is cgroupfs");
     refused(slice(SLICE).flag("--sandbox=x"), "cannot be used with");

@@ -15,7 +15,7 @@ use bowline_spec::id::TaskId;
 
 use crate::commands::{limits, rm};
 use crate::exit_code::by_signal;
-use crate::input::args::task::TaskArgs;
+use crate::input::args::task::{Slice, TaskArgs};
 use crate::input::description;
 use crate::input::flags::Flags;
 use crate::input::misuse;
@@ -84,7 +84,7 @@ pub fn named(task: &Task) -> Result<TaskId> {
 pub struct Wanted {
     durable: bool,
     driver: CgroupDriver,
-    slice: Option<String>,
+    slice: Option<Slice>,
     /// Whether the shim removes the task once it has ended.
     remove: bool,
     pub secrets: Secrets,
@@ -117,7 +117,8 @@ pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
         durable: wanted.durable,
         remove: wanted.remove,
         cgroup_driver: wanted.driver.to_string(),
-        slice: wanted.slice.unwrap_or_default(),
+        slice_optional: wanted.slice.as_ref().is_some_and(|slice| slice.is_optional),
+        slice: wanted.slice.map(|slice| slice.name).unwrap_or_default(),
         secrets: files.into_iter().map(secret).collect(),
         secret_env: env,
         ..LaunchRequest::default()

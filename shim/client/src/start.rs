@@ -23,6 +23,7 @@ pub struct Start {
     durable: bool,
     driver: CgroupDriver,
     slice: Option<String>,
+    slice_optional: bool,
     pub(crate) sandbox: Option<TaskId>,
     pub(crate) shim_cgroup: ShimCgroup,
 }
@@ -32,7 +33,7 @@ impl Start {
     /// `log.format` its output is logged as JSON lines in its folder, as `bowline start` does.
     pub fn new(description: Description) -> Start {
         let (driver, shim_cgroup) = (CgroupDriver::default(), ShimCgroup::default());
-        Start { description, durable: false, driver, slice: None, sandbox: None, shim_cgroup }
+        Start { description, durable: false, driver, slice: None, slice_optional: false, sandbox: None, shim_cgroup }
     }
 
     /// Starts what this TOML says, in the form of `docs/reference.md`.
@@ -63,11 +64,17 @@ impl Start {
         Start { driver, ..self }
     }
 
-    /// The slice of systemd that the task's scope is in, such as `batch.slice`. Where systemd refuses, the task runs
-    /// outside of it, and the exit report's `enforcement` says why.
+    /// The slice of systemd that the task's scope is in, such as `batch.slice`.
     #[must_use]
     pub fn slice(self, slice: impl Into<String>) -> Start {
-        Start { slice: Some(slice.into()), ..self }
+        Start { slice: Some(slice.into()), slice_optional: false, ..self }
+    }
+
+    /// Like [`Start::slice`]; where systemd refuses, the task runs outside of it, and the exit report's `enforcement`
+    /// says why.
+    #[must_use]
+    pub fn slice_or_outside(self, slice: impl Into<String>) -> Start {
+        Start { slice: Some(slice.into()), slice_optional: true, ..self }
     }
 
     /// Makes the task a member of the sandbox `id`, which exists.
@@ -84,13 +91,13 @@ impl Start {
 
     /// The id of the task, and the request to its shim.
     pub(crate) fn request(self) -> Result<(TaskId, LaunchRequest)> {
-        let Start { mut description, durable, driver, slice, .. } = self;
+        let Start { mut description, durable, driver, slice, slice_optional, .. } = self;
         description.validate().map_err(Error::from)?;
         let id = description.name.clone().map_or_else(|| made_up("task"), Ok)?;
         description.log.format.get_or_insert(LogFormat::Json);
         let task = serde_json::to_string(&description);
         let task = task.doing(Kind::Internal, || "cannot write the description as JSON")?;
         let (cgroup_driver, slice) = (driver.to_string(), slice.unwrap_or_default());
-        Ok((id, LaunchRequest { task, durable, cgroup_driver, slice, ..LaunchRequest::default() }))
+        Ok((id, LaunchRequest { task, durable, cgroup_driver, slice, slice_optional, ..LaunchRequest::default() }))
     }
 }

@@ -305,6 +305,7 @@ impl Service {
             launcher: Some(launcher).filter(|_| request.remove),
             driver: driver(&request.cgroup_driver)?,
             slice: optional(request.slice),
+            slice_optional: request.slice_optional,
             secrets: secrets(request.secrets, request.secret_env),
             ..Launch::new(id, task)
         };

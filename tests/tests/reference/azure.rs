@@ -377,10 +377,12 @@ fn disable_lifts_all_limits_if_systemd_refuses_a_task_s_slice() {
     bowline_tests::harness::eventually("the name is taken", || {
         (show(&scope, "ActiveState") == "ActiveState=active").then_some(())
     });
-    let run = || host.task("exit 3").named(&id).flag(format!("--slice={slice}")).flag("--rm").run();
+    let run = |how| host.task("exit 3").named(&id).flag(format!("--slice={slice}{how}")).flag("--rm").run();
 
     units.limits(&["apply"], &manifest).assert_code(0);
-    let ran = run();
+    run("").assert_refused(125, &[&scope]);
+    assert_eq!(memory_in_kernel(&service), Some(64 << 20), "nothing runs outside of it");
+    let ran = run(",optional");
     ran.assert_code(3);
     assert_eq!(ran.out(), "", "that is the task's\n{ran}");
     assert!(ran.err().contains(&format!("runs outside of {slice}, whose limits do not hold for it")), "{ran}");
@@ -392,7 +394,7 @@ fn disable_lifts_all_limits_if_systemd_refuses_a_task_s_slice() {
     // Where the manifest does not ask for it, they stay.
     manifest["on_failure"] = "keep".into();
     units.limits(&["apply"], &manifest).assert_code(0);
-    let ran = run();
+    let ran = run(",optional");
     ran.assert_code(3);
     assert!(ran.err().contains("runs outside of") && !ran.err().contains("on_failure"), "{ran}");
     assert_eq!(memory_in_kernel(&service), Some(64 << 20));

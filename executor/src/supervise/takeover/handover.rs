@@ -318,6 +318,7 @@ impl Supervisor {
             particulars: std::mem::take(&mut facts.particulars),
             folder: Folder::at(folder),
             owns_folder,
+            slice_optional: false,
             reserve: handed.reserve.map(reserve::Handed::take).transpose()?,
             exec_slots: None,
             lock: handed.lock.map(Fd::take).transpose()?.map(Lock::from_fd),

@@ -24,6 +24,8 @@ pub struct LaunchPlan {
     pub particulars: Particulars,
     /// The folder of the record.
     pub folder: Folder,
+    /// Whether the task is started outside of its slice where systemd refuses that.
+    pub slice_optional: bool,
     /// Space reserved in `folder` for the exit report.
     pub reserve: Option<Reserve>,
     /// What a later shim must know of the task's execs, in `folder` too.
@@ -51,6 +53,19 @@ impl LaunchPlan {
     /// The base of relative paths in the spec.
     pub fn bundle(&self) -> &Path {
         self.record.bundle().unwrap_or(self.folder.path())
+    }
+
+    /// Whether the launch fails where systemd refuses its slice.
+    pub fn insists_on_slice(&self) -> bool {
+        self.record.enforcement.is_some() && !self.slice_optional
+    }
+
+    /// The error of such a launch. One about a field has another reason.
+    pub fn refused_in_slice(error: Error) -> Error {
+        match error.field() {
+            None => error.hint("`--slice SLICE,optional` starts it outside of the slice then"),
+            Some(_) => error,
+        }
     }
 
     /// Falls back to the default cgroup and records why.

@@ -455,8 +455,8 @@ impl Supervisor {
         logger.start(|pid| expecting.claim(pid)).await.map(Some)
     }
 
-    /// Creates the task's cgroup. Where systemd refuses a slice that belongs to somebody else, the task falls back
-    /// to its default cgroup. A slice that nobody limits enforces nothing.
+    /// Creates the task's cgroup. Where systemd refuses a slice that belongs to somebody else, and may, the task falls
+    /// back to its default cgroup. A slice that nobody limits enforces nothing.
     async fn make_cgroup_or_other(&self, plan: &mut LaunchPlan) -> Result<(Cgroup, Option<Placeholder>)> {
         let made = self.make_cgroup(plan).await;
         let slice = plan.record.enforcement.as_ref().map(|enforcement| enforcement.slice.clone());
@@ -466,6 +466,7 @@ impl Supervisor {
             plan.is_not_held(lack);
         }
         match made {
+            Err(error) if plan.insists_on_slice() => Err(LaunchPlan::refused_in_slice(error)),
             Err(error) if plan.record.enforcement.is_some() && plan.record.unit.is_some() => {
                 tracing::warn!(%error, "the task is started outside of its slice");
                 plan.do_without_slice(&error);

@@ -113,7 +113,8 @@ impl Supervisor {
             Record { task: Some(task), durable, remove, enforcement, overhead, init, user, foreground, ..record };
         let record = Record { interfaces, poststop, ..record };
         let plan = self.planned(spec, profile, record, folder).await?;
-        Ok(LaunchPlan { claimed, owns_folder, lock, shared, notes, ..plan })
+        let slice_optional = launch.slice_optional;
+        Ok(LaunchPlan { slice_optional, claimed, owns_folder, lock, shared, notes, ..plan })
     }
 
     /// Plans a member of a sandbox and adds it to the joint budget.
@@ -202,6 +203,7 @@ impl Supervisor {
             particulars: Particulars::default(),
             folder,
             owns_folder: false,
+            slice_optional: false,
             reserve: None,
             exec_slots: None,
             lock: None,

@@ -260,9 +260,9 @@ pub struct ShimFlags {
     #[arg(long = "cgroup-driver", value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
     #[arg(help_heading = SHIM)]
     pub driver: CgroupDriver,
-    /// The systemd slice for the task's scope; if systemd refuses, the task starts outside it, and says so
-    #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox", help_heading = SHIM)]
-    pub slice: Option<String>,
+    /// The systemd slice for the task's scope; with `,optional`, the task starts outside it if systemd refuses
+    #[arg(long, value_name = "SLICE[,optional]", value_parser = slice, conflicts_with = "sandbox", help_heading = SHIM)]
+    pub slice: Option<Slice>,
     /// Sync the exit report and all other records to disk before the exit is reported
     #[arg(long, help_heading = SHIM)]
     pub durable: bool,
@@ -298,10 +298,18 @@ fn pids(text: &str) -> std::result::Result<Ceiling<u64>, String> {
     }
 }
 
-fn slice(text: &str) -> std::result::Result<String, String> {
-    let name: UnitName = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+/// A slice of systemd's, and whether the task may start outside it.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    pub name: String,
+    pub is_optional: bool,
+}
+
+fn slice(text: &str) -> std::result::Result<Slice, String> {
+    let (name, is_optional) = text.strip_suffix(",optional").map_or((text, false), |name| (name, true));
+    let name: UnitName = name.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
     match name.kind() {
-        UnitKind::Slice => Ok(name.to_string()),
+        UnitKind::Slice => Ok(Slice { name: name.to_string(), is_optional }),
         UnitKind::Service | UnitKind::Scope => Err(format!("{name} is no slice, as it does not end with .slice")),
     }
 }

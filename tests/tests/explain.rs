@@ -114,6 +114,21 @@ fn a_loop_that_its_limit_holds_back() {
 }
 
 #[test]
+fn what_an_earlier_limit_held_back_is_not_a_later_one_s() {
+    let host = Host::new();
+    let task = host.task("while :; do :; done").flag("--cpus=0.1").start();
+    eventually("it is held back", || (counter(&task, "cpu", "cpu.stat", "nr_throttled ") > 3).then_some(()));
+    // More than one loop can use.
+    task.bowline("update", ["--cpus=2"]).assert_code(0);
+    let found = finding(&explained(&task), "cpu_throttled");
+    let parts = ["throttled earlier in ", "by an earlier limit of 0.1 CPUs, and not by its limit of 2 CPUs"];
+    assert_says(&found, "note", &parts);
+    task.end();
+    let found = finding(&explained(&task), "cpu_throttled");
+    assert_says(&found, "note", &["by an earlier limit of 0.1 CPUs, and never by its limit of 2 CPUs"]);
+}
+
+#[test]
 fn forks_that_a_limit_refuses() {
     let host = Host::new();
     // Not more than the limit lets there be; who fails stays.
@@ -148,6 +163,14 @@ fn exit_codes_in_a_shells_words() {
         task.wait();
         assert_says(&finding(&explained(&task), "exit_code"), "cause", parts);
     }
+    // Of stderr, whatever else was written after it, and told once.
+    let task = host.task("trap 'echo bye; exit 1' USR1; echo no disk >&2; while :; do sleep 0.1; done").start();
+    eventually("it is in the log", || task.said("stderr").contains("no disk").then_some(()));
+    task.bowline("kill", ["--signal=USR1"]).assert_code(0);
+    task.wait();
+    let found = explained(&task);
+    assert_says(&finding(&found, "exit_code"), "cause", &["exit code 1; its last word: no disk"]);
+    assert_says(&finding(&found, "last_output"), "note", &["last output: bye"]);
     let task = host.task("true").start();
     task.wait();
     assert_says(&finding(&explained(&task), "success"), "note", &["exit code 0"]);

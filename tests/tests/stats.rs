@@ -90,6 +90,20 @@ fn figures_are_those_of_the_kernel() {
 }
 
 #[test]
+fn user_and_system_time_are_parts_of_all_cpu_time() {
+    let host = Host::new();
+    let task = host.task("while :; do :; done").start();
+    eventually("it has used some", || (task.stats()["cpu"]["user_usec"].as_u64() > Some(200_000)).then_some(()));
+    let ran = task.bowline("stats", []);
+    let said = ran.assert_code(0).out();
+    let times = said.lines().next().and_then(|line| line.split_once('(')).map_or("", |(_, times)| times);
+    let times: Vec<f64> = times.split(' ').filter_map(|word| word.parse().ok()).take(3).collect();
+    let [all, user, system] = times[..] else { panic!("{ran}") };
+    assert!((all - user - system).abs() < 0.3, "{ran}");
+    task.end();
+}
+
+#[test]
 fn each_process_has_its_own_cpu_time_and_memory() {
     let host = Host::new();
     let task = host.task("(while :; do :; done) & sleep 1000 & echo ready; wait").start();

@@ -1,6 +1,7 @@
 //! One event, and the line of JSON that it is in the journal.
 
 use bowline_spec::id::TaskId;
+use bowline_spec::values::Cpus;
 use bowline_spec::{Update, WatchAction};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::health;
 use crate::json::record;
 use crate::report::{ExitReport, StoppedBy};
+use crate::stats::Last;
 use crate::watch::{Finding, Kill};
 
 /// The longest line, its newline included: what one write(2) writes whole.
@@ -37,6 +39,29 @@ pub struct Entry {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// What CPU limits have held back.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Throttled {
+    /// The last of these limits, in CPUs; null without one.
+    pub limit: Option<Cpus>,
+    /// Enforcement periods in which the task wanted to run.
+    pub periods: u64,
+    /// The periods in which a limit held the task back.
+    pub throttled_periods: u64,
+    /// How long the task was held back in total, in µs.
+    pub throttled_usec: u64,
+}
+
+impl Throttled {
+    /// What was held back up to the limit `limit`, by the counters of the task's cgroup; `None` if nothing was.
+    pub fn of(limit: Option<Cpus>, counters: &Last) -> Option<Throttled> {
+        let throttled_periods = counters.throttled_periods.filter(|periods| *periods > 0)?;
+        let (periods, throttled_usec) = (counters.cpu_periods?, counters.throttled_usec.unwrap_or_default());
+        Some(Throttled { limit, periods, throttled_periods, throttled_usec })
+    }
 }
 
 /// What can happen to a task.
@@ -111,6 +136,9 @@ pub enum Event {
         /// The requested limits; left out where they are long.
         #[serde(default, deserialize_with = "record::known_or_none", skip_serializing_if = "Option::is_none")]
         limits: Option<Box<Update>>,
+        /// What the CPU limits until then had held back; left out where this changes none, or nothing was held back.
+        #[serde(default, deserialize_with = "record::known_or_none", skip_serializing_if = "Option::is_none")]
+        throttled: Option<Throttled>,
     },
     /// Init has ended, and everything else in the task.
     #[non_exhaustive]
@@ -165,8 +193,8 @@ impl Event {
     }
 
     /// A change of limits.
-    pub fn updated(limits: &Update) -> Event {
-        Event::Updated { limits: Some(Box::new(limits.clone())) }
+    pub fn updated(limits: &Update, throttled: Option<Throttled>) -> Event {
+        Event::Updated { limits: Some(Box::new(limits.clone())), throttled }
     }
 
     /// The event of the end that a report describes.
@@ -231,7 +259,7 @@ impl Entry {
         let mut line = serde_json::to_vec(self)?;
         if line.len() >= LONGEST_LINE {
             let event = match &self.event {
-                Event::Updated { .. } => Event::Updated { limits: None },
+                Event::Updated { throttled, .. } => Event::Updated { limits: None, throttled: throttled.clone() },
                 other => other.clone(),
             };
             line = serde_json::to_vec(&Entry { event, ..self.clone() })?;
@@ -274,7 +302,7 @@ mod tests {
         }
         let unified = (0..1000).map(|n| (format!("file.{n}"), "1".to_owned())).collect();
         let limits = Some(Box::new(Update { unified, ..Update::default() }));
-        let line = entry(Event::Updated { limits }).line().expect("JSON");
+        let line = entry(Event::Updated { limits, throttled: None }).line().expect("JSON");
         assert!(line.len() <= LONGEST_LINE, "{}", line.len());
     }
 

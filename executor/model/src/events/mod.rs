@@ -14,7 +14,7 @@ mod entry;
 mod journal;
 mod reader;
 
-pub use entry::{Entry, Event, shortened, shortened_to};
+pub use entry::{Entry, Event, Throttled, shortened, shortened_to};
 pub use journal::{CURRENT, Handed, Journal};
 pub use reader::Reader;
 pub use reader::parse;

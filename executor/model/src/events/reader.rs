@@ -209,7 +209,7 @@ mod tests {
             let text = line(1).replace("\"paused\"", &format!("\"updated\",\"limits\":{limits}"));
             let mut entries = Vec::new();
             assert_eq!(parse(text.as_bytes(), &mut entries), 0, "{limits}");
-            let Event::Updated { limits } = entries.remove(0).event else { panic!("{text}") };
+            let Event::Updated { limits, .. } = entries.remove(0).event else { panic!("{text}") };
             limits.is_some()
         };
         assert!(of(r#"{"memory":{"news":1},"news":{}}"#));

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use bowline_cgroup::Unit;
 use bowline_error::Result;
-use bowline_model::events::Event;
+use bowline_model::events::{Event, Throttled};
+use bowline_model::stats;
 use bowline_spec::Update;
 use bowline_spec::budget::{own_memory, settled_shares};
 use bowline_spec::id::TaskId;
@@ -26,6 +27,7 @@ impl Supervisor {
         let (update, notes) = self.settled(id, update);
         let update = &update;
         let (merged, mut changes) = task.facts.read(|facts| host::change(facts.record.description()?, update))?;
+        let earlier = task.facts.read(|facts| facts.record.description().map(|task| task.cpu.limit))?;
         let said = match self.sandbox() {
             None => self.change(&task, &changes).await.map(|()| Vec::new())?,
             Some(sandbox) => {
@@ -45,9 +47,15 @@ impl Supervisor {
                 self.change_member(&sandbox, &merged, (id, notes), &resources, act).await?
             }
         };
+        let throttled = match merged.cpu.limit == earlier {
+            true => None,
+            false => {
+                task.with_cgroup(|cgroup| Throttled::of(earlier, &stats::last(&self.layout, cgroup))).ok().flatten()
+            }
+        };
         let has_bundle = merged.bundle.is_some();
         task.facts.update(|facts| facts.record.task = Some(merged));
-        self.tell(&task, Event::updated(update));
+        self.tell(&task, Event::updated(update, throttled));
         task.write_record()?;
         if has_bundle {
             bundle::keep_limits(&task.folder, &changes)?;

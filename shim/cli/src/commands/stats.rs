@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bowline_model::folder::StateDir;
-use bowline_model::stats::{IoDevice as IoDeviceStats, Pressure, Stats};
+use bowline_model::stats::{Cpu, IoDevice as IoDeviceStats, Pressure, Stats};
 use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
@@ -123,12 +123,13 @@ fn table(readings: &[Reading], by: By, totals: Option<Vec<Cell>>, all: &[TaskId]
 /// Prints all figures of one task.
 fn print(answer: &Reading) -> Result<()> {
     let Stats { cpu, memory, pids, io, hugepages, processes, .. } = &answer.stats;
+    let (user, system) = split(cpu).unzip();
     say(&format!(
         "cpu       {} ({} in all: user {}, system {}), throttled {}{}",
         percent(answer.cpu_percent),
         ms(cpu.usage_usec),
-        ms(cpu.user_usec),
-        ms(cpu.system_usec),
+        ms(user),
+        ms(system),
         ms(cpu.throttled_usec),
         waited(cpu.pressure.as_ref())
     ))?;
@@ -167,6 +168,16 @@ fn print(answer: &Reading) -> Result<()> {
         say(&format!("{:>8} {cpu:>6} {:>11}  {name}", process.pid, mib(Some(process.rss_bytes))))?;
     }
     Ok(())
+}
+
+/// The CPU time in programs and in the kernel. v1 samples both, beside the time that it measures: as v2 does, their
+/// shares of that are told.
+fn split(cpu: &Cpu) -> Option<(u64, u64)> {
+    let (all, user, system) = (cpu.usage_usec?, cpu.user_usec?, cpu.system_usec?);
+    let of = u128::from(user) + u128::from(system);
+    let user = (u128::from(all) * u128::from(user)).checked_div(of).unwrap_or(0);
+    let user = u64::try_from(user).unwrap_or(all);
+    Some((user, if of > 0 { all - user } else { 0 }))
 }
 
 fn ms(usec: Option<u64>) -> String {

@@ -9,8 +9,9 @@ use bowline_model::watch;
 use bowline_spec::Seccomp;
 
 use super::finding::{Facts, Finding, Severity};
+use super::held::Held;
 use crate::ui::findings::sentence;
-use crate::ui::words::{bytes, count, cpus, last_line, last_lines, meaning, processes, share, shown, signal_of, span};
+use crate::ui::words::{bytes, count, cpus, last_line, last_lines, meaning, processes, shown, signal_of};
 
 /// From this share of throttled periods on, a CPU limit is felt.
 const FELT: f64 = 0.1;
@@ -52,7 +53,10 @@ pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
         let sentence = format!("{} of it still ran, and {} killed with it", processes(killed), was(killed));
         all.push(Finding::note("processes_killed", sentence).with("processes_killed", Some(killed)));
     }
-    let lines = last_lines(report.output_tail.as_deref().unwrap_or_default(), LINES);
+    let mut lines = last_lines(report.output_tail.as_deref().unwrap_or_default(), LINES);
+    // What the cause tells already.
+    let said = last_word(facts, report).filter(|_| all.iter().any(|finding| finding.kind == "exit_code"));
+    lines.retain(|line| Some(line) != said.as_ref());
     if !lines.is_empty() {
         all.push(
             Finding::note("last_output", format!("last output: {}", lines.join(" ⏎ "))).with("lines", Some(lines)),
@@ -190,10 +194,15 @@ fn exited(facts: &Facts, report: &ExitReport) -> Finding {
             format!("by a shell's convention {signal} ended what it ran{why}")
         }),
     };
-    let line = last_line(report.output_tail.as_deref().unwrap_or_default());
-    let said = line.map_or_else(String::new, |line| format!("; its last word: {line}"));
+    let said = last_word(facts, report).map_or_else(String::new, |line| format!("; its last word: {line}"));
     let convention = convention.map_or_else(String::new, |convention| format!(": {convention}"));
     Finding::cause("exit_code", format!("{by_itself}{convention}{said}"))
+}
+
+/// The last line that the command wrote to stderr, as far as its log has it, else of all output.
+fn last_word(facts: &Facts, report: &ExitReport) -> Option<String> {
+    let of = |text: &Option<String>| text.as_deref().and_then(last_line);
+    of(&facts.stderr).or_else(|| of(&report.output_tail))
 }
 
 fn memory(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
@@ -239,16 +248,15 @@ fn cpu(facts: &Facts, report: &ExitReport) -> Option<Finding> {
     let throttled = report.throttled_periods.filter(|periods| *periods > 0)?;
     let limit = facts.task.as_ref().and_then(|task| task.cpu.limit).map(|limit| limit.as_f64());
     let by = limit.map_or_else(|| "a CPU limit".to_owned(), |limit| format!("its limit of {}", cpus(limit)));
-    let of = match report.cpu_periods {
-        Some(periods) => {
-            share(throttled, periods).map(|share| format!("{share} of periods ({throttled} of {periods})"))
-        }
-        None => None,
+    let all = Held { periods: report.cpu_periods, throttled, usec: report.throttled_usec };
+    let (now, earlier) = all.by_limit(&facts.events);
+    let felt = now.periods.is_none_or(|periods| now.throttled as f64 >= periods as f64 * FELT);
+    let sentence = match earlier {
+        None => format!("throttled in {now}, by {by}"),
+        Some(earlier) if now.throttled == 0 => format!("throttled {earlier}, and never by {by}"),
+        Some(earlier) => format!("throttled in {now}, by {by}; before that {earlier}"),
     };
-    let of = of.unwrap_or_else(|| count(throttled, "period"));
-    let long = report.throttled_usec.map_or_else(String::new, |usec| format!(", {} in all", span(usec)));
-    let felt = report.cpu_periods.is_none_or(|periods| throttled as f64 >= periods as f64 * FELT);
-    let sentence = format!("throttled in {of}{long}, by {by}");
+    let felt = felt && now.throttled > 0;
     let finding =
         if felt { Finding::warning("cpu_throttled", sentence) } else { Finding::note("cpu_throttled", sentence) };
     let finding = finding.with("throttled_periods", Some(throttled)).with("cpu_periods", report.cpu_periods);

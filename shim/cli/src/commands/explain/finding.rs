@@ -39,6 +39,8 @@ pub struct Facts {
     pub stuck: Vec<String>,
     /// The log of the task's shim, if the shim died.
     pub shim_said: Option<String>,
+    /// The end of what the log of a task that has ended keeps of its stderr.
+    pub stderr: Option<String>,
     /// Why a task whose shim died has got no new one, where that was tried.
     pub no_new_shim: Option<String>,
 }

@@ -10,6 +10,7 @@
 
 mod ended;
 mod finding;
+mod held;
 mod running;
 #[cfg(test)]
 mod tests;
@@ -23,11 +24,14 @@ use std::time::Duration;
 use anstyle::Style;
 use bowline_client::find_or_adopt;
 use bowline_client::spawn::Programs;
+use bowline_executor::internal::LogFiles;
 use bowline_executor::internal::proc_stat::{self, ProcStat};
 use bowline_model::events::{Event, Reader};
 use bowline_model::folder::StateDir;
 use bowline_model::folder::died_with_shim;
+use bowline_model::log_line::{LogLine, LogStream};
 use bowline_model::stats::Stats;
+use bowline_model::trust;
 use bowline_model::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -101,6 +105,9 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     if let Some(begin) = facts.events.iter().rposition(|entry| matches!(entry.event, Event::Created { .. })) {
         facts.events.drain(..begin);
     }
+    if facts.exit.is_some() {
+        facts.stderr = facts.task.as_ref().and_then(|task| stderr(&LogFiles::of(task, id, folder.path())).ok());
+    }
     if facts.status == "dead" {
         facts.exit = Some(died_with_shim(folder.record()?.as_ref()));
         facts.shim_said = end_of(&folder.file("shim.log")).ok();
@@ -112,11 +119,29 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     Ok(facts)
 }
 
-/// Reads a running task and its sandbox twice.
+/// The end of what the log has of stderr; nothing where no file keeps it.
+fn stderr(files: &LogFiles) -> io::Result<String> {
+    let mut text = String::new();
+    for (stream, file) in files.all() {
+        match stream {
+            Some(LogStream::Stderr) => text += &end_of(&file.path)?,
+            Some(LogStream::Stdout) => {}
+            None => {
+                let end = end_of(&file.path)?;
+                let lines = end.lines().filter_map(|line| LogLine::read(line.as_bytes()));
+                let lines = lines.filter(|line| line.stream == Some(LogStream::Stderr));
+                lines.for_each(|line| text += &String::from_utf8_lossy(&line.into_bytes()));
+            }
+        }
+    }
+    Ok(text)
+}
+
 /// The end of a log, whose last line is what counts.
 fn end_of(log: &Path) -> io::Result<String> {
     const END: u64 = 64 << 10;
-    let mut file = File::open(log)?;
+    // Its folder may be one that others write to.
+    let mut file = trust::open(File::options().read(true), log)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(END)))?;
     let mut bytes = Vec::new();
@@ -124,6 +149,7 @@ fn end_of(log: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Reads a running task and its sandbox twice.
 async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<()> {
     let shim = reach::live(state, id).await?;
     let sandbox = match facts.sandbox.as_ref().and_then(|id| id.parse::<TaskId>().ok()) {

@@ -3,13 +3,15 @@
 //! Pure: facts go in, findings come out. Must not: state anything that is not known.
 
 use bowline_executor::internal::housekeeping::Difference;
+use bowline_model::events::Entry;
 use bowline_model::health::HealthStatus;
 use bowline_model::stats::{Pressure, Stats};
 
 use super::ended;
 use super::finding::{Facts, Finding};
+use super::held::Held;
 use crate::input::filter::NOT_ANSWERING;
-use crate::ui::words::{bytes, count, cpus, percent, processes, share, shown, span};
+use crate::ui::words::{bytes, count, cpus, percent, processes, share, shown};
 
 /// From this percentage of the last ten seconds on, waiting is felt.
 const FELT: f64 = 10.0;
@@ -32,14 +34,14 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         _ => {}
     }
     if let Some((before, now)) = &facts.readings {
-        let own = Subject { whose: "its", cgroup: "own" };
+        let own = Subject { whose: "its", cgroup: "own", events: &facts.events };
         all.extend(limits(&own, before, now));
         all.extend(pressure("cpu", "for a CPU", now.cpu.pressure.as_ref()));
         all.extend(pressure("memory", "for memory to be freed or read again", now.memory.pressure.as_ref()));
         all.extend(pressure("io", "for a disk", now.io.pressure.as_ref()));
     }
     if let Some((before, now)) = &facts.joint {
-        all.extend(limits(&Subject { whose: "its sandbox's", cgroup: "sandbox" }, before, now));
+        all.extend(limits(&Subject { whose: "its sandbox's", cgroup: "sandbox", events: &[] }, before, now));
     }
     if !facts.stuck.is_empty() {
         let number = facts.stuck.len() as u64;
@@ -81,12 +83,14 @@ fn differing(limit: &Difference) -> Finding {
 }
 
 /// Whose limits are checked: the task's own or its sandbox's.
-struct Subject {
+struct Subject<'a> {
     whose: &'static str,
     cgroup: &'static str,
+    /// The events that tell of its earlier limits.
+    events: &'a [Entry],
 }
 
-fn limits(of: &Subject, before: &Stats, now: &Stats) -> Vec<Finding> {
+fn limits(of: &Subject<'_>, before: &Stats, now: &Stats) -> Vec<Finding> {
     let all = [
         throttled(of, before, now),
         memory(of, now),
@@ -102,25 +106,28 @@ fn grown(before: Option<u64>, now: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(before?))
 }
 
-fn throttled(of: &Subject, before: &Stats, now: &Stats) -> Option<Finding> {
+fn throttled(of: &Subject<'_>, before: &Stats, now: &Stats) -> Option<Finding> {
     let (periods, throttled) = (now.cpu.periods, now.cpu.throttled_periods.filter(|throttled| *throttled > 0)?);
     let cpus_allowed = now.cpu.limit_usec.zip(now.cpu.period_usec).filter(|(_, period)| *period > 0);
     let limit = cpus_allowed.map(|(limit, period)| limit as f64 / period as f64);
     let by = limit
         .map_or_else(|| format!("{} CPU limit", of.whose), |limit| format!("{} limit of {}", of.whose, cpus(limit)));
-    let in_all = periods.and_then(|periods| share(throttled, periods)).zip(periods);
-    let in_all = in_all.map_or_else(
-        || count(throttled, "period"),
-        |(share, periods)| format!("{share} of periods ({throttled} of {periods})"),
-    );
-    let long = now.cpu.throttled_usec.map_or_else(String::new, |usec| format!(", {} in all", span(usec)));
+    let all = Held { periods, throttled, usec: now.cpu.throttled_usec };
+    let (since, earlier) = all.by_limit(of.events);
+    let until_then = earlier.as_ref().map_or_else(String::new, |earlier| format!("; before that {earlier}"));
     let lately = grown(before.cpu.throttled_periods, Some(throttled)).unwrap_or(0);
     let of_lately = grown(before.cpu.periods, periods).unwrap_or(0);
     let sentence = match share(lately, of_lately).filter(|_| lately > 0) {
-        Some(share) => format!(
-            "throttled just now in {share} of periods ({lately} of {of_lately}) by {by}; since its start in {in_all}{long}"
-        ),
-        None => format!("throttled earlier by {by}: in {in_all}{long}"),
+        Some(share) => {
+            let begin = if earlier.is_some() { "its change" } else { "its start" };
+            format!(
+                "throttled just now in {share} of periods ({lately} of {of_lately}) by {by}; since {begin} in {since}{until_then}"
+            )
+        }
+        None => match earlier.filter(|_| since.throttled == 0) {
+            Some(earlier) => format!("throttled earlier {earlier}, and not by {by}"),
+            None => format!("throttled earlier by {by}: in {since}{until_then}"),
+        },
     };
     let finding =
         if lately > 0 { Finding::cause("cpu_throttled", sentence) } else { Finding::note("cpu_throttled", sentence) };
@@ -129,7 +136,7 @@ fn throttled(of: &Subject, before: &Stats, now: &Stats) -> Option<Finding> {
     Some(finding.with("throttled_periods_lately", Some(lately)).with("cpu_periods_lately", Some(of_lately)))
 }
 
-fn memory(of: &Subject, now: &Stats) -> Option<Finding> {
+fn memory(of: &Subject<'_>, now: &Stats) -> Option<Finding> {
     let memory = &now.memory;
     if memory.under_oom == Some(true) {
         let sentence = format!("{} processes wait for memory that only a kill can free, and none is killed", of.whose);
@@ -149,7 +156,7 @@ fn memory(of: &Subject, now: &Stats) -> Option<Finding> {
     })
 }
 
-fn high(of: &Subject, before: &Stats, now: &Stats) -> Option<Finding> {
+fn high(of: &Subject<'_>, before: &Stats, now: &Stats) -> Option<Finding> {
     let hits = now.memory.events.high.filter(|hits| *hits > 0)?;
     let lately = grown(before.memory.events.high, Some(hits)).unwrap_or(0);
     let high = now.memory.high_bytes;
@@ -164,7 +171,7 @@ fn high(of: &Subject, before: &Stats, now: &Stats) -> Option<Finding> {
     Some(finding.with("high_bytes", high).with("usage_bytes", now.memory.usage_bytes))
 }
 
-fn killed(of: &Subject, before: &Stats, now: &Stats) -> Option<Finding> {
+fn killed(of: &Subject<'_>, before: &Stats, now: &Stats) -> Option<Finding> {
     let kills = now.memory.oom_kills.filter(|kills| *kills > 0)?;
     let lately = grown(before.memory.oom_kills, Some(kills)).unwrap_or(0);
     let limit = now.memory.limit_bytes;
@@ -177,7 +184,7 @@ fn killed(of: &Subject, before: &Stats, now: &Stats) -> Option<Finding> {
     Some(finding.with("memory_peak_bytes", now.memory.peak_bytes))
 }
 
-fn pids(of: &Subject, before: &Stats, now: &Stats) -> Option<Finding> {
+fn pids(of: &Subject<'_>, before: &Stats, now: &Stats) -> Option<Finding> {
     let (current, limit) = (now.pids.current?, now.pids.limit?);
     let hits = now.pids.limit_hits.unwrap_or(0);
     let lately = grown(before.pids.limit_hits, now.pids.limit_hits).unwrap_or(0);

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use bowline_model::report::ExitReport;
 use bowline_model::{Doing as _, Error, Kind, Result, trust};
-use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::ui::json;
@@ -32,18 +31,13 @@ impl ReportFile {
     /// # Errors
     /// `Usage` if it cannot be written, or another user has put it there.
     pub fn open(path: PathBuf) -> Result<ReportFile> {
-        let opened = Self::empty(&path).map_err(|error| trust::planted_or(error, &path));
-        let file = opened.doing(Kind::Usage, || format!("cannot write the report to {}", path.display()))?;
+        let file = Self::empty(&path).doing(Kind::Usage, || format!("cannot write the report to {}", path.display()))?;
         Ok(ReportFile { file, path, is_written: false })
     }
 
     fn empty(path: &Path) -> std::io::Result<File> {
-        // A FIFO without a reader is an error, not a wait.
-        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-        let file = OpenOptions::new().write(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
-        let meta = file.metadata()?;
-        trust::check_planted(&meta, path)?;
-        if meta.is_file() {
+        let file = trust::open_named(OpenOptions::new().write(true).mode(0o600), path)?;
+        if file.metadata()?.is_file() {
             file.set_len(0)?;
         }
         Ok(file)

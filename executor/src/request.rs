@@ -44,6 +44,9 @@ pub struct Launch {
     pub durable: bool,
     /// Whether the shim removes the task once it has ended, or its launch has failed: its folder goes.
     pub remove: bool,
+    /// Processes of the shim's pid namespace, each by its pid and when it started, in clock ticks since the boot
+    /// (proc_pid_stat(5)). The task is stopped once one of them has ended.
+    pub ends_with: Vec<(i32, u64)>,
     /// The client that asks for the launch, which may ask how a task that is removed has ended.
     pub launcher: Option<Launcher>,
     /// What makes the task's cgroup.
@@ -76,6 +79,7 @@ impl Launch {
             attached: None,
             durable: false,
             remove: false,
+            ends_with: Vec::new(),
             launcher: None,
             driver: Driver::default(),
             slice: None,

@@ -351,6 +351,22 @@ fn a_launch_that_fails_is_removed_if_its_client_was_killed() {
 }
 
 #[test]
+fn a_launch_whose_client_is_killed_is_undone_with_die_with_parent() {
+    let host = Host::new();
+    let begun = host.work().join("begun");
+    let folder = noting(&host, "exec sleep 1000", &host.work().join("stopped"), |config| {
+        let script = format!("touch {}; exec sleep 1000", begun.display());
+        config["hooks"]["createRuntime"] = json!([{ "path": "/bin/sh", "args": ["sh", "-c", script] }]);
+    });
+    let (task, client) = of(&host, &folder).flag("--rm").flag("--die-with-parent").spawn();
+    eventually("the hook runs", || begun.exists().then_some(()));
+    client.signal(Signal::KILL);
+    client.finish();
+    eventually("it is removed", || (!task.file("").exists()).then_some(()));
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
 fn poststart_hooks_that_a_shims_death_cuts_short_are_logged() {
     let host = Host::new();
     let begun = host.work().join("begun");

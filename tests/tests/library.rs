@@ -19,6 +19,7 @@ use bowline_tests::Host;
 use bowline_tests::harness::{Ran, binary, eventually, process_exists};
 use protobuf::Message as _;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use ttrpc::proto::Response;
 
 const PAGE: &str = include_str!("../../docs/library.md");
@@ -296,6 +297,17 @@ fn a_shim_that_does_not_answer_is_unavailable_and_goes_by_force() {
     kill_process(Pid::from_raw(shim_of(&host, &task)).expect("a pid"), Signal::STOP).expect("it lives");
     assert_error(task.stats(), Kind::Unavailable, &[task.id().as_str(), "not answering"]);
     assert!(task.remove(true).expect("it is killed").past_shim);
+}
+
+#[test]
+fn a_task_that_ends_with_its_caller_names_this_process() {
+    let host = Host::new();
+    let start = described(&host.new_id(), "exec sleep 1000").ends_with_caller();
+    let task = client(&host).start(start).expect("it starts");
+    let record = host.adopt(task.id().as_str()).log("task.json");
+    let named = serde_json::from_str::<Value>(&record).expect("JSON")["ends_with"].clone();
+    assert_eq!((named.as_array().map(Vec::len), &named[0][0]), (Some(1), &std::process::id().into()), "{record}");
+    task.remove(true).expect("it ends");
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod damaged_records;
 mod delegation;
 mod descriptors;
 mod devices;
+mod die_with_parent;
 mod docker;
 mod doctor;
 mod ephemeral;

@@ -64,6 +64,9 @@ pub struct Record {
     /// Whether the task's shim removes the task once it has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub remove: bool,
+    /// The processes that the task ends with, each by its pid and its start: the client that ran it, and that one's parent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ends_with: Vec<(i32, u64)>,
     /// The slice that the task was launched for, if there is one, and whether the task is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<SliceEnforcement>,

@@ -156,6 +156,8 @@ pub enum StoppedBy {
     Watch,
     /// The shim, because the task's time was over.
     Timeout,
+    /// The shim, because a process that the task ends with has ended.
+    Caller,
 }
 
 impl StoppedBy {
@@ -166,6 +168,7 @@ impl StoppedBy {
             StoppedBy::Health => "health",
             StoppedBy::Watch => "watch",
             StoppedBy::Timeout => "timeout",
+            StoppedBy::Caller => "caller",
         }
     }
 }

@@ -9,7 +9,7 @@ use bowline_executor::{CgroupDriver, Secret, ShimCgroup};
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::report::SliceEnforcement;
 use bowline_model::{Doing, Error, Kind, Result};
-use bowline_protocol::wire::proto::bowline::{self as proto, LaunchRequest, LaunchResponse};
+use bowline_protocol::wire::proto::bowline::{self as proto, LaunchRequest, LaunchResponse, ProcessIdentity};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 
@@ -87,6 +87,8 @@ pub struct Wanted {
     slice: Option<Slice>,
     /// Whether the shim removes the task once it has ended.
     remove: bool,
+    /// The processes that the task ends with.
+    pub ends_with: Vec<ProcessIdentity>,
     pub secrets: Secrets,
 }
 
@@ -97,6 +99,7 @@ impl Wanted {
             driver: args.shim.driver,
             slice: args.shim.slice.clone(),
             remove,
+            ends_with: Vec::new(),
             secrets: Secrets::default(),
         }
     }
@@ -116,6 +119,7 @@ pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
         size: Some(terminal::size()).into(),
         durable: wanted.durable,
         remove: wanted.remove,
+        ends_with: wanted.ends_with,
         cgroup_driver: wanted.driver.to_string(),
         slice_optional: wanted.slice.as_ref().is_some_and(|slice| slice.is_optional),
         slice: wanted.slice.map(|slice| slice.name).unwrap_or_default(),

@@ -42,6 +42,9 @@ pub fn main() -> ExitCode {
         Ok(both) => both,
         Err(error) => return misuse::tell(&error),
     };
+    if let Some(error) = misuse::keys_that_leave_nothing(&matches) {
+        return misuse::tell(&error);
+    }
     colour::choose(cli.color);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome =

@@ -32,6 +32,7 @@
 
 mod adopt;
 pub mod blocking;
+mod callers;
 mod children;
 mod client;
 mod connection;
@@ -88,6 +89,8 @@ pub use task::{State, Task};
 
 #[doc(hidden)]
 pub use adopt::{adopt, find_or_adopt, live};
+#[doc(hidden)]
+pub use callers::own_and_parent;
 #[doc(hidden)]
 pub use ending::{Removal, is_overdue, remove, remove_ended, report, runs, stop};
 #[doc(hidden)]

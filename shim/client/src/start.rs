@@ -6,6 +6,7 @@ use bowline_protocol::wire::proto::bowline::LaunchRequest;
 use bowline_spec::id::TaskId;
 use bowline_spec::{Format, LogFormat, Task as Description};
 
+use crate::callers;
 use crate::launching_shim::made_up;
 
 /// A task to start: its description, and what is not part of that.
@@ -24,6 +25,7 @@ pub struct Start {
     driver: CgroupDriver,
     slice: Option<String>,
     slice_optional: bool,
+    ends_with_caller: bool,
     pub(crate) sandbox: Option<TaskId>,
     pub(crate) shim_cgroup: ShimCgroup,
 }
@@ -33,7 +35,8 @@ impl Start {
     /// `log.format` its output is logged as JSON lines in its folder, as `bowline start` does.
     pub fn new(description: Description) -> Start {
         let (driver, shim_cgroup) = (CgroupDriver::default(), ShimCgroup::default());
-        Start { description, durable: false, driver, slice: None, slice_optional: false, sandbox: None, shim_cgroup }
+        let (durable, slice, slice_optional, ends_with_caller, sandbox) = (false, None, false, false, None);
+        Start { description, durable, driver, slice, slice_optional, ends_with_caller, sandbox, shim_cgroup }
     }
 
     /// Starts what this TOML says, in the form of `docs/reference.md`.
@@ -77,6 +80,22 @@ impl Start {
         Start { slice: Some(slice.into()), slice_optional: true, ..self }
     }
 
+    /// Stops the task, with its grace, once this process has ended, however it has: also by SIGKILL, and also if a new shim has
+    /// taken the task over. A process that is stopped, or executes another program, has not ended. The exit report says
+    /// [`StoppedBy::Caller`](crate::StoppedBy::Caller).
+    ///
+    /// ```
+    /// # fn main() -> bowline_client::Result<()> {
+    /// let start = bowline_client::Start::from_toml("command = '/bin/sleep'\nargs = ['1000']")?.ends_with_caller();
+    /// # drop(start);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ends_with_caller(self) -> Start {
+        Start { ends_with_caller: true, ..self }
+    }
+
     /// Makes the task a member of the sandbox `id`, which exists.
     #[must_use]
     pub fn in_sandbox(self, id: TaskId) -> Start {
@@ -91,13 +110,23 @@ impl Start {
 
     /// The id of the task, and the request to its shim.
     pub(crate) fn request(self) -> Result<(TaskId, LaunchRequest)> {
-        let Start { mut description, durable, driver, slice, slice_optional, .. } = self;
+        let Start { mut description, durable, driver, slice, slice_optional, ends_with_caller, .. } = self;
         description.validate().map_err(Error::from)?;
         let id = description.name.clone().map_or_else(|| made_up("task"), Ok)?;
         description.log.format.get_or_insert(LogFormat::Json);
         let task = serde_json::to_string(&description);
         let task = task.doing(Kind::Internal, || "cannot write the description as JSON")?;
         let (cgroup_driver, slice) = (driver.to_string(), slice.unwrap_or_default());
-        Ok((id, LaunchRequest { task, durable, cgroup_driver, slice, slice_optional, ..LaunchRequest::default() }))
+        let ends_with = ends_with_caller.then(callers::own).transpose()?.into_iter().collect();
+        let request = LaunchRequest {
+            task,
+            durable,
+            cgroup_driver,
+            slice,
+            slice_optional,
+            ends_with,
+            ..LaunchRequest::default()
+        };
+        Ok((id, request))
     }
 }

@@ -65,6 +65,7 @@ fn text(event: &Event) -> Option<Text> {
                 StoppedBy::Health => "Stopped: it was unhealthy",
                 StoppedBy::Watch => "Stopped: its watch says so",
                 StoppedBy::Timeout => "Stopped: its time was over",
+                StoppedBy::Caller => "Stopped: whoever ran it has ended",
                 _ => return None,
             };
             (message.to_owned(), vec![("stopped_by", by.as_str().to_owned())])

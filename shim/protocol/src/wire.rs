@@ -38,6 +38,9 @@ pub const DETACHES: u32 = 5;
 /// The revision of a shim that removes a task at its end.
 pub const REMOVES: u32 = 7;
 
+/// The revision of a shim that stops a task with the process that asked for it.
+pub const ENDS_WITH: u32 = 8;
+
 /// Encodes an answer that is JSON in a message.
 ///
 /// # Errors

@@ -302,6 +302,7 @@ impl Service {
             attached: request.attach.into_option().map(attachment),
             durable: request.durable,
             remove: request.remove,
+            ends_with: request.ends_with.iter().map(|process| (process.pid, process.started)).collect(),
             launcher: Some(launcher).filter(|_| request.remove),
             driver: driver(&request.cgroup_driver)?,
             slice: optional(request.slice),

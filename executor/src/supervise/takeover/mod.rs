@@ -75,6 +75,7 @@ impl Supervisor {
         if times_out {
             self.time_out_on_time(task);
         }
+        self.end_with_callers(task);
         if checked {
             self.go_on_checking(task);
         }

@@ -17,6 +17,7 @@ use bowline_spec::values::ByteSize;
 use jiff::Timestamp;
 
 use super::Task;
+use super::callers;
 use super::launch_plan::LaunchPlan;
 use super::nesting::{self, Claim};
 use crate::facts::SandboxFacts;
@@ -299,6 +300,7 @@ impl Supervisor {
         if launch.remove {
             self.note_removal(&id);
         }
+        callers::check_live(&launch.ends_with)?;
         if let Source::Task(task) = &launch.source {
             launch.secrets.fit(task)?;
         }
@@ -326,15 +328,12 @@ impl Supervisor {
             // Drops the lock of the folder.
             Err(error) => Err(error).inspect_err(|_| drop(plan)),
         };
-        match &made {
-            Ok(_) => {}
-            Err(_) => {
-                connection::give_up(folder.path(), &network).await;
-                match owns_folder {
-                    true => folder.remove_unheld(None),
-                    // The record says what to kill after a crash, and by then that may belong to another task.
-                    false => folder.forget_launch(),
-                }
+        if made.is_err() {
+            connection::give_up(folder.path(), &network).await;
+            match owns_folder {
+                true => folder.remove_unheld(None),
+                // The record says what to kill after a crash, and by then that may belong to another task.
+                false => folder.forget_launch(),
             }
         }
         made
@@ -407,6 +406,7 @@ impl Supervisor {
         task.handles.borrow_mut().init_watch = init_watch.map(Rc::new);
         task.handles.borrow_mut().launcher = launcher;
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
+        self.end_with_callers(&task);
 
         let ready = async {
             self.may_launch()?;

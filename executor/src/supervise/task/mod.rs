@@ -1,6 +1,7 @@
 //! One task under supervision: its state, its resources, and the actions that
 //! its lifecycle asks for.
 
+pub(crate) mod callers;
 pub(crate) mod checkpoints;
 pub(crate) mod ending;
 pub(crate) mod executing;

@@ -111,7 +111,7 @@ impl Supervisor {
         let record = self.record(cgroup, unit);
         let record =
             Record { task: Some(task), durable, remove, enforcement, overhead, init, user, foreground, ..record };
-        let record = Record { interfaces, poststop, ..record };
+        let record = Record { interfaces, poststop, ends_with: launch.ends_with.clone(), ..record };
         let plan = self.planned(spec, profile, record, folder).await?;
         let slice_optional = launch.slice_optional;
         Ok(LaunchPlan { slice_optional, claimed, owns_folder, lock, shared, notes, ..plan })
@@ -151,6 +151,7 @@ impl Supervisor {
             task: Some(task),
             durable: launch.durable,
             remove: launch.remove,
+            ends_with: launch.ends_with.clone(),
             sandbox: of,
             overhead: None,
             init,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, dead, end_not_known, remove_ended};
+use bowline_client::{Presence, Shim, dead, end_not_known, own_and_parent, remove_ended};
 use bowline_executor::internal::{ArrivedSignal, remove_unwritten};
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::report::{ExitReport, StoppedBy};
@@ -49,12 +49,15 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, mut how: Ru
 async fn in_foreground(
     state: &StateDir,
     args: TaskArgs,
-    keys: DetachKeys,
+    mut keys: DetachKeys,
     how: RunArgs,
     report_file: Option<&mut ReportFile>,
 ) -> Result<u8> {
-    let RunArgs { rm, json, .. } = how;
+    let RunArgs { rm, json, die_with_parent, .. } = how;
     let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args, rm));
+    if die_with_parent {
+        (wanted.ends_with, keys) = (own_and_parent()?, DetachKeys::NONE);
+    }
     let (interactive, raw) = (args.interactive, args.tty);
     if raw {
         terminal::require()?;
@@ -103,7 +106,10 @@ async fn in_foreground(
         }
         Ok(Seen::Unread) => {
             let passed = session.what_is_there();
-            attach::left(&id, rm);
+            match die_with_parent {
+                true => complain(&format!("task {id} is stopped: nobody reads its terminal any more"), None),
+                false => attach::left(&id, rm),
+            }
             return passed.map(|()| 0).map_err(|error| error.within(format!("output of task {id} is lost")));
         }
         Err(error) => {
@@ -141,6 +147,9 @@ async fn in_foreground(
         .and_then(|()| outcome::written(&task.output, &report))
         .map_err(|error| outcome::lost(error, &id, &report))?;
     reported?;
+    if report.stopped_by == Some(StoppedBy::Caller) {
+        complain(&format!("task {id} was stopped: the process that started this command has ended"), None);
+    }
     if report.stopped_by == Some(StoppedBy::Timeout) { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
 }
 

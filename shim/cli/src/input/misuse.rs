@@ -9,7 +9,9 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use bowline_model::bounded_name;
+use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
 
 use crate::exit_code::{FAILED, USAGE};
 use crate::input::args::Cli;
@@ -28,6 +30,15 @@ pub fn tell(error: &clap::Error) -> ExitCode {
         Answer::AsClapHasIt => printed(error.print()),
         Answer::HelpOf(mut command) => printed(write!(anstream::stdout(), "{}", command.render_help().ansi())),
     }
+}
+
+/// The error for detach keys on a command line whose task ends with the command. The variable for them is for all commands.
+pub fn keys_that_leave_nothing(matches: &clap::ArgMatches) -> Option<clap::Error> {
+    let run = matches.subcommand_matches("run")?;
+    let is_typed = |id| run.value_source(id) == Some(ValueSource::CommandLine);
+    let both = is_typed("die_with_parent") && is_typed("detach_keys");
+    let message = "the argument '--die-with-parent' cannot be used with '--detach-keys <KEYS>'";
+    both.then(|| Cli::command().error(ErrorKind::ArgumentConflict, message))
 }
 
 /// What is printed instead of running anything.

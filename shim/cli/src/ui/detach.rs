@@ -12,12 +12,17 @@ pub struct DetachKeys(Vec<u8>);
 /// The default sequence, the same as Docker's.
 pub const DEFAULT: &str = "ctrl-p,ctrl-q";
 
+impl DetachKeys {
+    /// Keys that nobody can type.
+    pub const NONE: DetachKeys = DetachKeys(Vec::new());
+}
+
 impl FromStr for DetachKeys {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DetachKeys, String> {
         if text.is_empty() {
-            return Ok(DetachKeys(Vec::new()));
+            return Ok(DetachKeys::NONE);
         }
         text.split(',').map(key).collect::<Result<_, _>>().map(DetachKeys)
     }

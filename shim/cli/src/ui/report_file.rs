@@ -31,7 +31,8 @@ impl ReportFile {
     /// # Errors
     /// `Usage` if it cannot be written, or another user has put it there.
     pub fn open(path: PathBuf) -> Result<ReportFile> {
-        let file = Self::empty(&path).doing(Kind::Usage, || format!("cannot write the report to {}", path.display()))?;
+        let file =
+            Self::empty(&path).doing(Kind::Usage, || format!("cannot write the report to {}", path.display()))?;
         Ok(ReportFile { file, path, is_written: false })
     }
 

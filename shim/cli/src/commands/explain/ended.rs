@@ -145,6 +145,11 @@ fn stopped(report: &ExitReport, by: StoppedBy) -> Finding {
     if by == StoppedBy::Timeout {
         return Finding::cause("stopped_by_timeout", format!("it was stopped as its time was over: {ended}"));
     }
+    if by == StoppedBy::Caller {
+        let sentence =
+            format!("it was stopped as the `bowline` that ran it, or the parent of that, had ended: {ended}");
+        return Finding::cause("stopped_by_caller", sentence);
+    }
     let found = report.stopped_for.as_ref();
     let why = found.map_or_else(String::new, |found| format!(", as {} says: {}", found.policy(), sentence(found)));
     Finding::cause("stopped_by_watch", format!("it was stopped by its watch{why}; {ended}"))

@@ -320,6 +320,9 @@ pub struct RunArgs {
     /// Remove the task once it has ended, whoever is attached by then
     #[arg(long)]
     pub rm: bool,
+    /// Stop the task once this command, or the process that started it, has ended
+    #[arg(long, conflicts_with = "detach")]
+    pub die_with_parent: bool,
     /// Print its exit report, with the last 4 KiB of its output, instead of its output; with -d id and pid
     #[arg(long, conflicts_with = "tty")]
     pub json: bool,

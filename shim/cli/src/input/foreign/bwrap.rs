@@ -12,10 +12,10 @@ pub const TOOL: Tool = Tool {
 };
 
 #[cfg(test)]
-const LINES: &[(&str, &str)] = &[(
-    "`bwrap --ro-bind /usr /usr --proc /proc --dev /dev --unshare-all CMD`",
-    "`bowline run --rm --network none CMD`",
-)];
+const LINES: &[(&str, &str)] = &[
+    ("`bwrap --ro-bind /usr /usr --proc /proc --dev /dev --unshare-all CMD`", "`bowline run --rm --network none CMD`"),
+    ("`--die-with-parent`", "[the same](command-line.md#the-end-of-a-caller); the task has its grace"),
+];
 
 const STANDARD: &str = "leave it out: a task has `/proc`, `/dev`, `/sys` and an empty `/tmp` of its own";
 const OWN: &str = "leave it out: these namespaces are the task's own";
@@ -36,13 +36,12 @@ const WORDS: Words = &[
     (&["--chdir"], "`-w DIR`"),
     (&["--uid", "--gid"], "`-u UID:GID`"),
     (&["--overlay-src", "--tmp-overlay", "--overlay", "--ro-overlay"], OVERLAY),
-    (
-        &["--die-with-parent"],
-        "a signal to `bowline run` stops the task; if bowline is killed, it runs on, up to its `--timeout`",
-    ),
 ];
 
 const RARE: Words = &[
+    (&["start --die-with-parent"], "`bowline run --die-with-parent`: what `start` starts is to run on after it"),
+    (&["exec --die-with-parent"], "leave it out: what an exec has started ends with it"),
+    (&["sandbox create --die-with-parent"], "`bowline run --sandbox SANDBOX --die-with-parent`, for a member"),
     (&["--unshare-net"], "`--network none`"),
     (&["--unshare-user", "--unshare-user-try", "--disable-userns", "--assert-userns-disabled"], USERNS),
     (&["--share-net"], "leave it out: the network is the host's"),

@@ -203,6 +203,22 @@ fn a_member_ends_with_its_client_and_its_sandbox_goes_on() {
 }
 
 #[test]
+fn the_next_shim_of_a_sandbox_ends_a_member_with_its_client() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let (build, words) = polite(&host);
+    let (member, client) = running(build.in_sandbox(&sandbox));
+    client.signal(Signal::STOP);
+    member.kill_shim(sandbox.shim_pid());
+    host.bowline(["adopt", sandbox.id()]).assert_says(sandbox.id());
+    assert_eq!(member.status(), "running");
+    kill(client);
+    assert_ended_with_caller(&member, &words);
+    sandbox.rm(["-f"]);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn with_rm_nothing_is_left_of_it() {
     let host = Host::new();
     let (build, words) = polite(&host);

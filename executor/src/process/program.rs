@@ -27,6 +27,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::set_parent_process_death_signal;
 
 use crate::process::inheritance;
 use crate::process::worker::{self, Worker};
@@ -219,6 +220,8 @@ impl<'a> Program<'a> {
         let (given_up, gives_up) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")?;
         let keep: Vec<RawFd> = program.stdin.iter().chain([&given_up]).map(|fd| fd.as_raw_fd()).collect();
         let worker = worker::start_apart("a program", clone, &keep, || {
+            // The end of its starter, which closes the pipe, gives the program up too.
+            set_parent_process_death_signal(None).doing(Kind::Internal, || "cannot outlive the starter")?;
             let own = Some(rustix::process::getpid());
             rustix::process::set_child_subreaper(own).doing(Kind::Internal, || "cannot become a subreaper")?;
             let outcome = program.start()?.finish_unless(timeout, Some(&given_up));

@@ -9,8 +9,8 @@
 //! command line. The container's init runs those of the container, the last of them confined as the program will be,
 //! because they are the image's. A hook that fails ends the list. At its timeout a hook is killed with all that descends
 //! from it: by its worker, or by the end of the container, whose cgroup init's hooks are in. So are the hooks of a launch
-//! once the container is ended. Nobody waits for a poststop hook for longer than for the end of its container: a process
-//! without a parent finishes it. Must not: decide what a failure means.
+//! once the container is ended or the shim has died. Nobody waits for a poststop hook for longer than for the end of its
+//! container: a process without a parent finishes it. Must not: decide what a failure means.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

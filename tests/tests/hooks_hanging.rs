@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Build, Task, eventually, name_of, patience, process_exists};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Much less than the timeouts of the hooks below, which are 300 s.
@@ -143,6 +144,40 @@ fn rm_waits_for_a_poststop_hook_as_long_as_for_the_task() {
         fs::write(&go, "").expect("ours");
         eventually("it is finished", || done.exists().then_some(()));
         assert_gone(&host, hook);
+        fs::remove_file(&go).and_then(|()| fs::remove_file(&done)).expect("ours");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_poststop_hook_that_was_begun_is_not_run_again() {
+    let host = Host::new();
+    let (go, done) = (host.work().join("go"), host.work().join("done"));
+    for how in ["client", "shim", "both", "INT", "TERM"] {
+        let script = format!("while [ ! -e {} ]; do sleep 0.05; done; echo x >>{}", go.display(), done.display());
+        let built = with_hooks(&host, json!({ "poststop": hook(&host, &script) }));
+        let (task, run) = built.flag("--set=stop.grace=300ms").flag("--rm").spawn();
+        run.wait_for_out("ready");
+        let shim = task.shim_pid();
+        task.bowline("kill", []).assert_code(0);
+        let hook = pid_of_hook(&host);
+        match how {
+            "INT" => run.signal(Signal::INT),
+            "TERM" => run.signal(Signal::TERM),
+            _ => {
+                if how != "shim" {
+                    run.signal(Signal::KILL);
+                }
+                if how != "client" {
+                    task.kill_shim(shim);
+                }
+            }
+        }
+        run.finish_within(soon());
+        fs::write(&go, "").expect("ours");
+        assert_gone(&host, hook);
+        task.bowline("rm", ["-f"]).assert_code(0);
+        assert_eq!(fs::read_to_string(&done).expect("it has run"), "x\n", "{how}");
         fs::remove_file(&go).and_then(|()| fs::remove_file(&done)).expect("ours");
     }
     host.assert_nothing_left_without_rm();

@@ -130,21 +130,20 @@ pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
         None => record.task.as_ref().map(|task| task.stop.grace()).unwrap_or_default(),
     };
     let id = folder.name();
-    let failed = match hooks::run_recorded(&poststop, most) {
+    // Before they run, as they outlive this process. The folder may stay, and be removed later.
+    if damage.is_none()
+        && let Err(error) = folder.write_record(&record)
+    {
+        tracing::warn!(%error, "the hooks of a task may be run again");
+    }
+    match hooks::run_recorded(&poststop, most) {
         Ok(true) => None,
         Ok(false) => Some(format!("the poststop hooks of task {id} go on: each is killed at its timeout")),
         Err(error) => {
             tracing::warn!(%error, "a hook failed");
             Some(format!("what the hooks of task {id} had set up may be left: {error}"))
         }
-    };
-    // The folder may stay, and be removed later.
-    if damage.is_none()
-        && let Err(error) = folder.write_record(&record)
-    {
-        tracing::warn!(%error, "the hooks of a task may be run again");
     }
-    failed
 }
 
 /// Removes the folder of a task that is gone, after its poststop hooks.

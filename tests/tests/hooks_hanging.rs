@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, Task, eventually, name_of, patience, process_exists};
+use bowline_tests::harness::{Build, Process, Task, eventually, name_of, patience, process_exists};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -20,13 +20,19 @@ fn hook(host: &Host, script: &str) -> Value {
     json!([{ "path": "/bin/sh", "args": ["sh", "-c", format!("echo $$ >{}; {script}", pid.display())] }])
 }
 
-/// A task from a bundle that `bowline spec` makes, with these hooks.
+/// A task from a bundle that `bowline spec` makes, with these hooks. Inside too, what they note is seen outside.
 fn with_hooks(host: &Host, hooks: Value) -> Build<'_> {
-    let file = host.file("task.toml", "command = '/bin/sh'\nargs = ['-c', 'echo ready; exec sleep 1000']\n");
+    let work = host.work();
+    let toml = format!(
+        "command = '/bin/sh'\nargs = ['-c', 'echo ready; exec sleep 1000']
+        mounts = [{{source = '{0}', destination = '{0}'}}]",
+        work.display()
+    );
+    let file = host.file("task.toml", &toml);
     let printed = host.bowline(["spec", file.to_str().expect("ASCII")]).assert_code(0).out();
     let mut config: Value = serde_json::from_str(&printed).expect("JSON");
     config["hooks"] = hooks;
-    let folder: PathBuf = host.work().join(host.new_id());
+    let folder: PathBuf = work.join(host.new_id());
     fs::create_dir(&folder).expect("a new folder");
     fs::write(folder.join("config.json"), config.to_string()).expect("written");
     host.task_of([]).flag(format!("--bundle={}", folder.display()))
@@ -40,7 +46,7 @@ fn pid_of_hook(host: &Host) -> i32 {
 
 fn assert_gone(host: &Host, hook: i32) {
     eventually("the hook is gone", || (!process_exists(hook) || name_of(hook).is_empty()).then_some(()));
-    fs::remove_file(host.work().join("pid")).expect("it has noted it");
+    forget_hook(host);
 }
 
 /// Ends a task by `verb` while a hook of its launch hangs.
@@ -48,51 +54,150 @@ fn end(task: &Task<'_>, verb: &str) {
     let begun = Instant::now();
     let ran = match verb {
         "stop" => task.bowline("stop", ["--grace=1s"]),
+        "kill" => task.bowline("kill", []),
         _ => task.bowline("rm", ["-f"]),
     };
     assert!(begun.elapsed() < soon(), "{verb}: {:?}\n{ran}", begun.elapsed());
     match verb {
-        "rm" => drop(ran.assert_code(0)),
-        _ => assert!(!ran.err().contains("died"), "{ran}"),
+        "stop" => assert!(!ran.err().contains("died"), "{ran}"),
+        _ => drop(ran.assert_code(0)),
+    }
+}
+
+fn forget_hook(host: &Host) {
+    fs::remove_file(host.work().join("pid")).expect("it has noted it");
+}
+
+/// The points of a launch before its command is executed.
+const BEFORE: [&str; 4] = ["prestart", "createRuntime", "createContainer", "startContainer"];
+
+/// What ends a launch while a hook hangs; how `run` exits then, and what it says.
+const ENDS: [(&str, i32, &str); 6] = [
+    ("stop", 125, "was stopped while it was being launched"),
+    ("kill", 125, "was killed before it was started"),
+    ("rm", 125, "was stopped while it was being launched"),
+    ("INT", 130, "the launch of task"),
+    ("TERM", 143, "the launch of task"),
+    ("shim", 125, "died before it had started the task"),
+];
+
+/// Ends a launch as one of [`ENDS`], or a running task.
+fn end_launch(task: &Task<'_>, client: &Process, how: &str) {
+    match how {
+        "INT" => client.signal(Signal::INT),
+        "TERM" => client.signal(Signal::TERM),
+        "shim" => task.kill_shim(task.shim_pid_on_disk()),
+        verb => end(task, verb),
     }
 }
 
 #[test]
 fn a_hook_of_the_launch_is_killed_with_it() {
     let host = Host::new();
-    for point in ["prestart", "createRuntime", "createContainer", "poststart"] {
-        for verb in ["stop", "rm"] {
+    for point in [&BEFORE[..], &["poststart"]].concat() {
+        for verb in ["stop", "kill", "rm"] {
             // What it has started is in a session of its own: no process of it is left in the end.
             let built = with_hooks(&host, json!({ point: hook(&host, "setsid sleep 1000 & sleep 1000; :") }));
             let (task, start) = built.spawn_start();
             let hook = pid_of_hook(&host);
             end(&task, verb);
-            let started = start.finish_within(soon());
-            assert_ne!(started.code, Some(0), "{point} {verb}\n{started}");
+            start.finish_within(soon()).assert_refused(125, &[]);
             // In the container it has another number.
-            if point == "createContainer" {
-                fs::remove_file(host.work().join("pid")).expect("it has noted it");
-            } else {
-                assert_gone(&host, hook);
+            match point {
+                "createContainer" | "startContainer" => forget_hook(&host),
+                _ => assert_gone(&host, hook),
             }
-            if task.file("task.json").exists() {
-                task.bowline("rm", ["-f"]).assert_code(0);
-            }
+            assert!(!task.file("").exists(), "{point} {verb}");
         }
     }
     host.assert_nothing_left_without_rm();
 }
 
 #[test]
-fn a_task_that_is_killed_in_its_launch_was_never_started() {
+fn a_task_that_is_ended_in_its_launch_was_never_started() {
     let host = Host::new();
-    for point in ["createRuntime", "createContainer"] {
+    let init = [("startContainer", "--init")];
+    for (point, flag) in BEFORE.map(|point| (point, "--init=false")).into_iter().chain(init) {
+        for (how, code, says) in ENDS {
+            let hooks = json!({ point: hook(&host, "setsid sleep 1000 & sleep 1000; :") });
+            let (task, run) = with_hooks(&host, hooks).flag(flag).spawn();
+            pid_of_hook(&host);
+            end_launch(&task, &run, how);
+            run.finish_within(soon()).assert_refused(code, &[says]);
+            forget_hook(&host);
+            assert!(!task.file("").exists(), "{point} {flag} {how}");
+        }
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_poststart_hook_is_killed_with_the_command_that_runs() {
+    let host = Host::new();
+    for (how, code, _) in ENDS {
+        let hooks = json!({ "poststart": hook(&host, "sleep 1000; :") });
+        let (task, run) = with_hooks(&host, hooks).flag("--set=stop.grace=300ms").spawn();
+        let hook = pid_of_hook(&host);
+        match how {
+            // `run` has a new one started at once.
+            "shim" => task.crash_shim(),
+            _ => end_launch(&task, &run, how),
+        }
+        assert_gone(&host, hook);
+        if how == "shim" {
+            task.wait_until_running();
+            run.wait_for_out("ready");
+            task.end();
+            run.finish_within(soon()).assert_code(137);
+            task.bowline("rm", []).assert_code(0);
+            continue;
+        }
+        assert_eq!(run.finish_within(soon()).assert_code(code).out(), "ready", "{how}");
+        assert!(!task.file("").exists(), "{how}");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_launch_goes_on_whose_client_is_killed_in_a_hook() {
+    let host = Host::new();
+    let go = host.work().join("go");
+    for point in [&BEFORE[..], &["poststart"]].concat() {
+        let script = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
+        let (task, start) = with_hooks(&host, json!({ point: hook(&host, &script) })).spawn_start();
+        pid_of_hook(&host);
+        start.signal(Signal::KILL);
+        start.finish();
+        assert_eq!(task.status(), if point == "poststart" { "running" } else { "created" }, "{point}");
+        fs::write(&go, "").expect("ours");
+        task.wait_until_running();
+        task.bowline("rm", ["-f"]).assert_code(0);
+        forget_hook(&host);
+        fs::remove_file(&go).expect("ours");
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_launch_without_client_and_shim_was_never_started() {
+    let host = Host::new();
+    for point in BEFORE {
         let (task, start) = with_hooks(&host, json!({ point: hook(&host, "sleep 1000; :") })).spawn_start();
         pid_of_hook(&host);
-        task.bowline("kill", []).assert_code(0);
-        start.finish_within(soon()).assert_refused(125, &["was killed before it was started"]);
-        fs::remove_file(host.work().join("pid")).expect("it has noted it");
-        assert!(!task.file("").exists(), "{point}");
+        start.signal(Signal::KILL);
+        start.finish();
+        task.kill_shim(task.shim_pid_on_disk());
+        let never = "died before it had started";
+        for verb in ["wait", "stop", "adopt"] {
+            task.bowline(verb, []).assert_refused(125, &[never]);
+        }
+        task.exec("true").assert_refused(125, &[never]);
+        let explained = task.bowline("explain", []);
+        assert!(explained.assert_code(0).out().contains(never), "{explained}");
+        assert_eq!(host.bowline(["adopt", "--all"]).assert_code(0).out(), "");
+        assert_eq!(task.status(), "dead", "{point}");
+        host.bowline(["rm", "--exited"]).assert_says(task.id());
+        forget_hook(&host);
     }
     host.assert_nothing_left_without_rm();
 }

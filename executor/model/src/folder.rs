@@ -313,6 +313,12 @@ impl Folder {
         record.pid.is_some() && reserve::is_marked(&self.file(RESERVED)).unwrap_or(true)
     }
 
+    /// Whether the command of the task, whose shim has died, was not run and will not be.
+    pub fn never_ran(&self) -> bool {
+        let ran = |record: &Record| record.started_at.is_some() || self.may_have_run(record) || record.runs();
+        matches!(self.record(), Ok(Some(record)) if !ran(&record))
+    }
+
     /// Takes over the room for the exit report that an earlier shim has reserved.
     pub fn reserve_exit_again(&self) -> Result<Reserve> {
         let path = self.file(RESERVED);

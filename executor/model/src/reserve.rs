@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   launch: exit.json.new, open, a page behind it
-//!   start:  a byte in it, by init
+//!   start:  a byte in it, by init, after its last hooks
 //!   end:    the report into it ─► exit.json
 //! ```
 //!
@@ -60,7 +60,8 @@ impl StartMark<'_> {
 
     /// Tells that the program is executed from here on, whatever becomes of the shim.
     pub fn set(self) -> io::Result<()> {
-        rustix::io::pwrite(self.0, b"s", 0).map(drop).map_err(io::Error::from)
+        // Not pwrite(2), which a filter for hooks may deny.
+        rustix::io::write(self.0, b"s").map(drop).map_err(io::Error::from)
     }
 
     /// Takes that back, as init fails.

@@ -1,5 +1,7 @@
 //! Starting a container that was created.
 
+use std::cell::Cell;
+
 use bowline_error::{Doing, Kind, Result};
 use bowline_model::folder::Owner;
 use jiff::Timestamp;
@@ -35,13 +37,19 @@ impl Containers {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let what = || format!("cannot open {}", path.display());
         let report = rustix::fs::open(&path, flags, Mode::empty()).doing(Kind::Internal, what)?;
-        let held = Held::again(orders, report)?;
+        let (bundle, executes) = (container.bundle(), Cell::new(false));
+        let hooked = Hooked { id, bundle: &bundle, spec: &configuration.spec };
+        let held = Held::again(orders, report, hooked.has(Point::StartContainer))?;
         let ended = init.pidfd.try_clone().doing(Kind::Internal, || "cannot watch init")?;
         tokio::select! {
             biased;
-            started = held.start() => started?,
+            started = held.start(|| executes.set(true)) => started?,
             // Its end closes the pipe too, unless a hook of its has that open.
-            () = worker::ended(ended) => {}
+            () = worker::ended(ended) => {
+                if !executes.get() {
+                    return Err(container.wrong_state(Status::Stopped, "it ended before its program was executed"));
+                }
+            }
         }
         container.record.started_at = Some(Timestamp::now());
         container.folder.write_record(&container.record)?;
@@ -51,8 +59,6 @@ impl Containers {
         }
         // Whoever deletes it need not wait for its hooks.
         drop(lock);
-        let bundle = container.bundle();
-        let hooked = Hooked { id, bundle: &bundle, spec: &configuration.spec };
         let hooks = hooked.run(Point::Poststart, Some(init.pid), std::future::pending(), Err).await;
         self.reap_workers(Some(init.pid));
         if let Err(error) = hooks {

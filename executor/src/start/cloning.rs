@@ -39,6 +39,7 @@ pub enum Word {
     Closed,
     Hooks,
     Ready,
+    Executes,
     Failed(Error),
     End,
 }
@@ -94,7 +95,7 @@ impl Report {
                 Word::Closed => return Ok(None),
                 Word::Failed(error) => return Err(error),
                 // The process may report before its worker does.
-                word @ (Word::Ready | Word::Hooks) => self.early = Some(word),
+                word @ (Word::Ready | Word::Hooks | Word::Executes) => self.early = Some(word),
                 Word::End => {
                     let died = || Error::new(Kind::Internal, "the worker died before it had cloned a process");
                     // Whatever kills a process for its memory kills all that share it.
@@ -144,7 +145,7 @@ impl Report {
             Ok(pidfd) => Ok(Live { pid, pidfd }),
             Err(gone) => match self.after_pid().await? {
                 Word::Failed(error) => Err(error),
-                Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready | Word::End => Err(gone),
+                Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready | Word::Executes | Word::End => Err(gone),
             },
         }
     }
@@ -154,7 +155,7 @@ impl Report {
         match self.after_pid().await? {
             Word::Ready => Ok(()),
             Word::Failed(error) => Err(error),
-            Word::Pid(_) | Word::Closed | Word::Hooks | Word::End => {
+            Word::Pid(_) | Word::Closed | Word::Hooks | Word::Executes | Word::End => {
                 Err(Error::new(Kind::Internal, "a process died while it was being set up"))
             }
         }
@@ -165,8 +166,19 @@ impl Report {
         match self.after_pid().await? {
             Word::End => self.handed_over().await,
             Word::Failed(error) => Err(error),
-            Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready => {
+            Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready | Word::Executes => {
                 Err(Error::new(Kind::Internal, "unexpected word from a process"))
+            }
+        }
+    }
+
+    /// Waits until init has run the container's last hooks, and has only the program to execute.
+    pub async fn hooked(&mut self) -> Result<()> {
+        match self.after_pid().await? {
+            Word::Executes => Ok(()),
+            Word::Failed(error) => Err(error),
+            Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready | Word::End => {
+                Err(Error::new(Kind::Internal, "init died before it executed the command"))
             }
         }
     }
@@ -208,6 +220,7 @@ fn first_word(buffer: &[u8]) -> Option<(usize, Word)> {
         child::READY => Some((1, Word::Ready)),
         child::CLOSED => Some((1, Word::Closed)),
         child::HOOKS => Some((1, Word::Hooks)),
+        child::EXECUTES => Some((1, Word::Executes)),
         child::PID => Some((5, Word::Pid(i32::from_ne_bytes(number(&buffer[1..])?)))),
         _ => {
             let length = u32::from_ne_bytes(number(&buffer[1..])?) as usize;

@@ -76,6 +76,8 @@ pub struct Starting {
 pub struct Held {
     orders: OwnedFd,
     report: Report,
+    /// Whether it runs hooks of the container's first, and tells when it has.
+    has_hooks: bool,
 }
 
 impl Prepared<'_> {
@@ -246,10 +248,12 @@ impl Starting {
         match word {
             Word::Ready => {
                 self.report.handed_over().await?;
-                Ok(Held { orders: self.orders, report: self.report })
+                let container = Container { id: "", bundle: Path::new("/"), spec };
+                let has_hooks = container.has(Point::StartContainer);
+                Ok(Held { orders: self.orders, report: self.report, has_hooks })
             }
             Word::Failed(error) => Err(error),
-            Word::Pid(_) | Word::Closed | Word::Hooks | Word::End => {
+            Word::Pid(_) | Word::Closed | Word::Hooks | Word::Executes | Word::End => {
                 Err(Error::new(Kind::Internal, "init died while it was being set up"))
             }
         }
@@ -261,13 +265,15 @@ impl Starting {
 pub struct HandedInit {
     orders: Fd,
     report: Fd,
+    #[serde(default)]
+    has_hooks: bool,
 }
 
 impl HandedInit {
     /// # Errors
     /// `Damaged` when a descriptor is missing; `Internal` when one cannot be watched.
     pub fn take(self) -> Result<Held> {
-        Ok(Held { orders: self.orders.take()?, report: Report::new(self.report.take()?, None, None, None)? })
+        Held::again(self.orders.take()?, self.report.take()?, self.has_hooks)
     }
 }
 
@@ -275,12 +281,13 @@ impl Held {
     /// The init for the program that is executed in the shim's place; `None` for one that may have to say in shared
     /// memory why it failed.
     pub fn hand_over(&self) -> Option<HandedInit> {
-        Some(HandedInit { orders: Fd::of(&self.orders), report: self.report.hand_over()? })
+        let has_hooks = self.has_hooks;
+        Some(HandedInit { orders: Fd::of(&self.orders), report: self.report.hand_over()?, has_hooks })
     }
 
     /// The init that its creator has left, by its [`Prepared::successors`].
-    pub fn again(orders: OwnedFd, report: OwnedFd) -> Result<Held> {
-        Ok(Held { orders, report: Report::new(report, None, None, None)? })
+    pub fn again(orders: OwnedFd, report: OwnedFd, has_hooks: bool) -> Result<Held> {
+        Ok(Held { orders, report: Report::new(report, None, None, None)?, has_hooks })
     }
 
     /// Leaves init to its successors, once it is recorded.
@@ -288,9 +295,13 @@ impl Held {
         order(&self.orders, child::LEFT)
     }
 
-    /// Lets init execute the program; returns once it does.
-    pub async fn start(mut self) -> Result<()> {
+    /// Lets init execute the program; returns once it does. Calls `begins` when no hooks are left to run before.
+    pub async fn start(mut self, begins: impl FnOnce()) -> Result<()> {
         order(&self.orders, child::START)?;
+        if self.has_hooks {
+            self.report.hooked().await?;
+        }
+        begins();
         self.report.executed().await
     }
 }

@@ -106,7 +106,11 @@ pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<boo
     }
     let (ours, its) = UnixStream::pair().doing(Kind::Internal, || "cannot make a socket for a new shim")?;
     let child = spawn_from(&programs.shim()?, &folder, lock, &shim_cgroup, Begin::Adopting(events, its))?;
-    answers(&folder, child, ours).await.map(|()| true)
+    match answers(&folder, child, ours).await {
+        // It has ended the hooks that a launch was cut off in.
+        Err(_) if folder.never_ran() => Ok(false),
+        answered => answered.map(|()| true),
+    }
 }
 
 /// Whether a launch would fail too: it makes namespaces and mounts.
@@ -126,7 +130,7 @@ struct Orphan {
 /// The task or the sandbox that is in `folder`, or that has it as a member; `None` where it cannot be taken over.
 fn orphan(folder: &Folder) -> Result<Option<Orphan>> {
     let record = folder.record()?;
-    if record.as_ref().is_some_and(|record| record.adoptable().is_err()) {
+    if record.as_ref().is_some_and(|record| record.adoptable().is_err()) || folder.never_ran() {
         return Ok(None);
     }
     let (folder, overhead, is_named_elsewhere) = match record {

@@ -48,7 +48,7 @@ pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result
                 }
             }
             Presence::Exited(report) => return Ok(*report),
-            Presence::Dead if runs(folder) => return Err(dead(folder, id)),
+            Presence::Dead if runs(folder) || folder.never_ran() => return Err(dead(folder, id)),
             Presence::Dead => return Ok(died_with_shim(folder.record()?.as_ref())),
             Presence::Starting => return Err(starting(id)),
         }

@@ -68,6 +68,10 @@ pub fn dead(folder: &Folder, id: &str) -> Error {
             };
             Error::new(Kind::WrongState, message).hint(hint)
         }
+        Ok(Some(_)) if folder.never_ran() => {
+            let message = format!("the shim of task {id} died before it had started the task");
+            Error::new(Kind::WrongState, message).hint(cleans_up(id))
+        }
         _ => dead_because(id, ""),
     }
 }
@@ -80,5 +84,9 @@ pub fn end_not_known(id: &str, report: &ExitReport) -> Error {
 
 fn dead_because(id: &str, why: &str) -> Error {
     let message = format!("the shim of task {id} died before the task; how that ended is not known{why}");
-    Error::new(Kind::WrongState, message).hint(format!("`bowline rm {id}` cleans up after it"))
+    Error::new(Kind::WrongState, message).hint(cleans_up(id))
+}
+
+fn cleans_up(id: &str) -> String {
+    format!("`bowline rm {id}` cleans up after it")
 }

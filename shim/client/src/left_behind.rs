@@ -46,6 +46,9 @@ pub fn why_not(folder: &Folder) -> Result<Option<String>> {
     if let Some(why) = task.as_ref().and_then(|task| task.adoptable().err()) {
         return Ok(Some(why.to_owned()));
     }
+    if folder.never_ran() {
+        return Ok(Some("its command was never started".to_owned()));
+    }
     if let Err(newer) = folder.check_form() {
         return Ok(Some(newer.message().to_owned()));
     }

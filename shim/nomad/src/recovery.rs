@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, find_or_adopt};
+use bowline_client::{Presence, find_or_adopt, why_not};
 use bowline_executor::internal::housekeeping::Cgroups;
 use bowline_executor::internal::proc_stat;
 use bowline_model::folder::Record;
@@ -127,8 +127,8 @@ pub async fn recover(handle: TaskHandle, settings: &Settings) -> Result<Known> {
     if !is_lost {
         return Ok(known);
     }
-    let record = known.folder().record().ok().flatten();
-    let why = record.and_then(|record| record.adoptable().err()).unwrap_or("nobody knows how it has ended");
+    let why = why_not(&known.folder()).ok().flatten();
+    let why = why.unwrap_or_else(|| "nobody knows how it has ended".to_owned());
     let removed = known.task()?.remove(true).await.map(drop);
     Err(cleaned(&format!("its shim has died, and {why}"), removed))
 }

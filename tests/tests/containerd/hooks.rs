@@ -158,6 +158,29 @@ fn a_poststart_hook_that_hangs_is_killed_with_its_container() {
 }
 
 #[test]
+fn a_container_that_is_killed_in_its_last_hooks_has_not_started() {
+    let host = Host::new();
+    if host.reference_fails("runc waits for the hook") {
+        return;
+    }
+    let containerd = host.containerd();
+    let hooks =
+        json!({ "startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", "echo >/tmp/begun; sleep 1000; :"]}] });
+    let bundle = with_hooks(containerd.bundle().script("sleep 1000"), &hooks);
+    let shim = containerd.start(&bundle);
+    shim.create(&bundle, &Stdio::null()).expect("created");
+    let start = shim.start_later(&bundle.id, "");
+    eventually("the hook runs", || bundle.rootfs().join("tmp/begun").exists().then_some(()));
+    shim.kill(&bundle.id, "", 9).expect("sent");
+    assert_eq!(shim.status_at_end(&bundle.id, ""), 137);
+    start.wait().expect_err("its program was not executed");
+    shim.delete(&bundle.id, "").expect("deleted");
+    containerd.events.wait_for(&bundle.id, "delete");
+    assert_eq!(containerd.events.of(&bundle.id), ["create", "exit", "delete"], "it is not told to have started");
+    shim.over();
+}
+
+#[test]
 fn every_poststop_hook_runs_though_one_fails() {
     let host = Host::new();
     if host.reference_fails("it leaves the rest of the list out") {

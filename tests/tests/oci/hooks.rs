@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use bowline_tests::Host;
+use bowline_tests::harness::eventually;
 use serde_json::{Value, json};
 
 use super::SLEEPS;
@@ -138,6 +139,24 @@ fn the_program_does_not_run_where_a_start_container_hook_fails() {
     let bundle = bundle.edit(|config| config["hooks"]["startContainer"] = json!([hook("exit 9")]));
     let container = runtime.created(bundle);
     container.call("start", &[]);
+    container.wait_until("stopped");
+    assert_eq!(container.out(), "");
+}
+
+#[test]
+fn a_start_fails_whose_container_is_killed_in_its_last_hooks() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let bundle = runtime.bundle().script(SLEEPS);
+    let bundle = bundle.edit(|config| {
+        config["hooks"]["startContainer"] = json!([hook("echo >/tmp/begun; sleep 1000; :")]);
+    });
+    let begun = bundle.rootfs().join("tmp/begun");
+    let container = runtime.created(bundle);
+    let start = runtime.spawn(&["start", &container.id]);
+    eventually("the hook runs", || begun.exists().then_some(()));
+    container.kill("KILL").assert_code(0);
+    start.finish().assert_code(1);
     container.wait_until("stopped");
     assert_eq!(container.out(), "");
 }

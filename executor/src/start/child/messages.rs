@@ -20,6 +20,8 @@ pub const ERROR: u8 = b'E';
 /// A byte on the report pipe: namespaces and mounts exist, and the shim must run the configuration's hooks before
 /// the root is changed.
 pub const HOOKS: u8 = b'H';
+/// A byte on the report pipe: init has run the container's last hooks, and executes the program.
+pub const EXECUTES: u8 = b'X';
 /// A byte down to init: the hooks have run.
 pub const HOOKED: u8 = b'h';
 /// A byte down to init: its user namespace is mapped.

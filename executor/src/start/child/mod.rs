@@ -24,7 +24,7 @@ mod terminal;
 pub use capabilities::give_up as give_up_capabilities;
 pub use confine::{oom_score_adj, set_ids};
 pub use descriptors::ChildFds;
-pub use messages::{CLOSED, HOOKED, HOOKS, LEFT, MAPPED, PID, READY, START, tell_error};
+pub use messages::{CLOSED, EXECUTES, HOOKED, HOOKS, LEFT, MAPPED, PID, READY, START, tell_error};
 pub use payload::{Payload, preserved};
 pub use scheduling::first_affinity;
 
@@ -191,8 +191,14 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
     // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then. An init
     // that its creator leaves has no more rights than the program, as with runc: an exec may come first.
     let early = payload.notify.is_some() || successors.is_some();
+    let has_hooks = container.has(Point::StartContainer);
+    let tell = |byte| sys::write_fd(report.get(), &[byte]).doing(Kind::Internal, || "the shim has gone");
+    let mark = || {
+        let told = payload.start_mark.map_or(Ok(()), StartMark::set);
+        told.doing(Kind::Internal, || "cannot store that the command is executed")
+    };
     let held = || {
-        sys::write_fd(report.get(), &[READY]).doing(Kind::Internal, || "the shim has gone")?;
+        tell(READY)?;
         let from = match successors {
             Some([next_orders, next_report]) => {
                 // Should the creator die before it has recorded this process, this process ends too.
@@ -203,8 +209,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
             None => orders,
         };
         await_order(from, START)?;
-        let told = payload.start_mark.map_or(Ok(()), StartMark::set);
-        told.doing(Kind::Internal, || "cannot store that the command is executed")
+        // Before a filter is loaded, which may deny it.
+        if has_hooks { Ok(()) } else { mark() }
     };
     if !early {
         held()?;
@@ -214,10 +220,16 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
         if early {
             held()?;
         }
+        if !has_hooks {
+            return Ok(());
+        }
         let env = || program.envp().iter().map(|variable| OsString::from_vec(variable.to_bytes().to_vec())).collect();
         // Where the filter is not loaded yet, each hook loads it for itself.
         let filter = payload.filter.filter(|_| confine::filters_last(payload));
-        container.run_inside(Point::StartContainer, payload.process.cwd(), env, filter)
+        container.run_inside(Point::StartContainer, payload.process.cwd(), env, filter)?;
+        // Without a shim the launch has failed: nothing is executed.
+        tell(EXECUTES)?;
+        mark()
     };
     let outcome = confine::execute(payload, labels.as_ref(), &program, last);
     // Not returned: the filter may deny what the destructors here call.

@@ -378,33 +378,40 @@ async fn members_lock(folder: &Folder) -> Result<Lock> {
     }
 }
 
-/// How long an init may take from the order to start until it executes a program: hooks of an image may run meanwhile.
+/// How long an init may take to execute a program that it is about to, and one that may have its order to mark that.
 const EXECUTES_WITHIN: Duration = Duration::from_secs(10);
+const MARKS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether the program of a task was started whose shim died while it was launched. An init that never got the order ends
-/// by itself; one that did has marked the room for the report first.
+/// Whether the program of a task was started whose shim died while it was launched. An init that is about to execute it has
+/// marked the room for the report. One that never got the order ends by itself, as does one that has run its last hooks;
+/// one whose hooks run on is killed.
 ///
 /// # Errors
 /// `Timeout` when the init neither ends nor executes anything.
 async fn is_started(folder: &Folder, record: &Record, init: Option<&Live>) -> Result<bool> {
-    let Some(Live { pid, .. }) = init else { return Ok(folder.may_have_run(record)) };
+    let Some(Live { pid, pidfd }) = init else { return Ok(folder.may_have_run(record)) };
     let stat = || -> Result<Option<bool>> {
         let stat = proc_stat::find(*pid).doing(Kind::Internal, || format!("cannot look at process {pid}"))?;
         let stat = stat.as_deref().and_then(ProcStat::parse).filter(|stat| !stat.ends());
         Ok(stat.map(|stat| stat.is_a_fork()))
     };
-    let give_up = Moment::now().after(EXECUTES_WITHIN);
-    let mut wait = Duration::from_micros(200);
+    let (begun, mut wait) = (Moment::now(), Duration::from_micros(200));
     // Nothing tells that a process which is not one's own child executes a program.
     loop {
         match stat()? {
             // It has ended.
             None => return Ok(folder.may_have_run(record)),
             // In the middle of execve(2) it has no command line, by which `bowline-init` is known.
-            Some(false) if !record.init || init_program::has_command_line(*pid)? => return Ok(true),
+            Some(false) if folder.may_have_run(record) && (!record.init || init_program::has_command_line(*pid)?) => {
+                return Ok(true);
+            }
             Some(_) => {}
         }
-        if Moment::now() > give_up {
+        if !folder.may_have_run(record) && Moment::now() > begun.after(MARKS_WITHIN) {
+            // An error means that it has ended. What it has marked meanwhile counts.
+            drop(sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL));
+        }
+        if Moment::now() > begun.after(EXECUTES_WITHIN) {
             let message = format!("its init does not start within {EXECUTES_WITHIN:?}");
             return Err(Error::new(Kind::Timeout, message));
         }

@@ -1,9 +1,8 @@
 //! From the order to execute a task's program until that is executed: whether it runs already, only init could tell.
 //!
 //! ```text
-//!   stopped before the order ─► the launch is given up: the program never runs
-//!   stopped after it         ─► once it is executed, with the signal and its grace
-//!                            └► when the grace is over, as a hook of the image may hang: killed
+//!   stopped before the order, or in the hooks that follow it ─► the launch is given up: the program never runs
+//!   stopped after that ─► once it is executed, with the signal and its grace
 //! ```
 
 use std::rc::Rc;
@@ -32,8 +31,8 @@ impl Task {
         if self.facts.read(|facts| facts.life != Life::Created) {
             return Err(self.killed_before_start());
         }
-        self.ordered.set(true);
-        held.start().await
+        let started = held.start(|| self.executes.set(true)).await;
+        started.map_err(|error| self.was_killed().unwrap_or(error))
     }
 
     /// The error of a launch whose init somebody has killed through this shim.
@@ -48,7 +47,7 @@ impl Task {
 
     /// Whether the program may run, and nobody knows.
     fn is_executing(&self) -> bool {
-        self.ordered.get() && self.facts.read(|facts| facts.life == Life::Created)
+        self.executes.get() && self.facts.read(|facts| facts.life == Life::Created)
     }
 
     /// Returns once that is known, or at this moment.

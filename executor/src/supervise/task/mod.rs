@@ -79,8 +79,8 @@ pub struct Task {
     pub end_told: WatchedValue<bool>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
-    /// Whether init was ordered to execute the program.
-    pub ordered: Cell<bool>,
+    /// Whether init was ordered to execute the program, and runs no hooks before that.
+    pub executes: Cell<bool>,
 }
 
 /// Locks for operations that change the same task, in the order in which they are taken.
@@ -139,7 +139,7 @@ impl Task {
             end_told: WatchedValue::default(),
             handles: RefCell::new(handles),
             turns: Turns::default(),
-            ordered: Cell::default(),
+            executes: Cell::default(),
         }
     }
 

@@ -54,8 +54,11 @@ pub async fn is_over(state: &StateDir, id: &TaskId, seen_before: Option<u64>) ->
         Ok(Presence::Live(shim)) => {
             matches!(shim.folder().exit(), Ok(Some(_))) || matches!(shim.state().await, Ok(None))
         }
-        // Of a sandbox that was taken down, the folder alone is left to remove.
-        Ok(Presence::Dead) => matches!(state.folder(id).sandbox(), Ok(Some(record)) if record.taken_down),
+        // Of a sandbox that was taken down, or a launch that was cut off, the folder alone is left to remove.
+        Ok(Presence::Dead) => {
+            let folder = state.folder(id);
+            folder.never_ran() || matches!(folder.sandbox(), Ok(Some(record)) if record.taken_down)
+        }
         Ok(Presence::Starting) => false,
         Err(error) => error.kind() == Kind::NotFound,
     }

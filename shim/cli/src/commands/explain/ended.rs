@@ -73,6 +73,9 @@ fn shim_died(facts: &Facts, report: &ExitReport) -> Finding {
         return Finding::cause("shim_died", format!("{unknown}{lost}; a new shim has ended what was left of it"))
             .with("processes_killed", report.processes_killed);
     }
+    if facts.never_ran {
+        return Finding::cause("shim_died", "its shim died before it had started the command");
+    }
     let said = facts.shim_said.as_deref().and_then(last_line);
     let last = match (&facts.no_new_shim, &said) {
         (Some(why), _) => format!("; {}", shown(why)),

@@ -43,6 +43,8 @@ pub struct Facts {
     pub stderr: Option<String>,
     /// Why a task whose shim died has got no new one, where that was tried.
     pub no_new_shim: Option<String>,
+    /// Whether its shim died before it had started the command.
+    pub never_ran: bool,
 }
 
 /// How closely a finding answers the question.

@@ -109,6 +109,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         facts.stderr = facts.task.as_ref().and_then(|task| stderr(&LogFiles::of(task, id, folder.path())).ok());
     }
     if facts.status == "dead" {
+        facts.never_ran = folder.never_ran();
         facts.exit = Some(died_with_shim(folder.record()?.as_ref()));
         facts.shim_said = end_of(&folder.file("shim.log")).ok();
         facts.no_new_shim = no_new_shim;

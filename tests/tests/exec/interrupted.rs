@@ -111,6 +111,25 @@ fn after_the_grace_all_that_ignores_the_hangup_is_killed() {
 }
 
 #[test]
+fn a_daemon_whose_parent_has_ended_is_killed_with_a_timeout_alone() {
+    let host = Host::new();
+    let task = host.task(IDLE).toml("stop.grace = '500ms'").start();
+    for (flags, left) in [(&["--timeout=1h"][..], 1), (&[], 3)] {
+        // Without a cgroup for each exec, nothing says whose the daemon is.
+        let script = "trap '' HUP; (setsid sh -c 'sleep 1236; :' &); echo begun; sleep 1237; :";
+        let mut command = host.command(binary("bowline"));
+        command.arg("exec").args(flags).args([task.id(), "--", "/bin/sh", "-c", script]);
+        let exec = host.spawn_command(command);
+        exec.wait_for_out("begun");
+        until_processes(&task, 5);
+        exec.signal(Signal::KILL);
+        exec.finish();
+        until_processes(&task, left);
+    }
+    task.end();
+}
+
+#[test]
 fn the_grace_is_the_tasks_own() {
     let host = Host::new();
     let task = host.task(IDLE).toml("stop.grace = '1h'").start();

@@ -26,7 +26,7 @@
 
 mod children;
 mod events;
-mod exec;
+pub(crate) mod exec;
 mod handles;
 mod overview;
 mod sandbox;

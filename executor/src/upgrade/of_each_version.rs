@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bowline_model::folder::Record;
+use bowline_model::folder::{Folder, Record};
 use bowline_model::json::record;
 use bowline_model::sandbox::SandboxRecord;
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::supervise::exec::slots::ExecSlots;
 
 /// The files of this name, of every version.
 fn kept(name: &str) -> Vec<PathBuf> {
@@ -87,4 +89,22 @@ fn records_for_the_shim_that_comes_after_a_death() {
         assert_read(&file, &text, &record);
     }
     assert!(kept("task.json").len() >= 7 && !kept("sandbox.json").is_empty());
+}
+
+#[test]
+fn slots_of_execs_for_the_shim_that_comes_after_a_death() {
+    let files = kept("execs");
+    assert!(files.len() >= 7, "{files:?}");
+    for file in files {
+        // Whoever takes them over clears those that are torn, or were stored again.
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::copy(&file, folder.path().join("execs")).expect("readable");
+        let left = ExecSlots::of(&Folder::at(folder.path())).take_over();
+        if file.ends_with("exec/execs") {
+            // The second has ended, and that was told: its slot is free.
+            let [runs] = &left.execs[..] else { panic!("{}: {left:?}", file.display()) };
+            assert!((runs.number, left.begun) == (1, 2) && left.events > 0, "{left:?}");
+            assert!(runs.pid.is_some() && runs.deadline.is_some() && runs.group == Some(1), "{runs:?}");
+        }
+    }
 }

@@ -36,6 +36,7 @@ mod explain;
 mod fallbacks;
 mod faults;
 mod fields;
+mod foreign_records;
 mod gc;
 mod hardening;
 mod health;

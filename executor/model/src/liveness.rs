@@ -75,7 +75,9 @@ impl Record {
         let (pid, started) = self.pid.zip(self.pid_started)?;
         match init {
             Some(_) => {
-                let is_stranger = layout.member(cgroup, pid).is_none() && is(pid, |stat| stat.may_run());
+                // Nearly always the first answer will do: the second opens all processes.
+                let is_inside = layout.path_of(pid).is_some_and(|path| path.starts_with(&self.cgroup));
+                let is_stranger = !is_inside && layout.member(cgroup, pid).is_none() && is(pid, |stat| stat.may_run());
                 is_stranger.then(|| format!("process {pid}, which `pid` in its record names, is not in its cgroup"))
             }
             None if !is_in_use(layout, cgroup) => None,
@@ -141,7 +143,8 @@ fn is(pid: i32, so: impl Fn(&ProcStat<'_>) -> bool) -> bool {
     proc_stat::read(pid).is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| so(&stat)))
 }
 
-fn is_in_use(layout: &Layout, cgroup: &Cgroup) -> bool {
+/// Whether a process of the cgroup lives.
+pub fn is_in_use(layout: &Layout, cgroup: &Cgroup) -> bool {
     layout.processes(cgroup).into_iter().any(lives)
 }
 

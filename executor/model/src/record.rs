@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{CgroupIdentity, Existed, Unit};
+use bowline_cgroup::{CgroupIdentity, Existed, Unit, checked_path};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Network, Task};
@@ -24,6 +24,10 @@ pub struct Record {
     /// The description that the task was launched from; `None` for a manager's bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
+    /// The name of the task's folder: in any other, the record is of a copy, or the folder was moved. `None` for a manager's
+    /// bundle, and in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     /// When its launch began, before init was cloned.
     pub created_at: Timestamp,
     /// When the user's program was executed.
@@ -206,6 +210,7 @@ impl Record {
         if self.task.is_none() {
             return Err("it was made from a bundle, whose manager cleans up");
         }
+        self.check_plain()?;
         // Recorded before the program is started.
         if self.pid.is_none() {
             return Err("its record has no `pid`, as its launch was not complete");
@@ -220,6 +225,18 @@ impl Record {
             Some(true) => Ok(()),
             Some(false) => Err("it is of an earlier boot of this host, by `identity` in its record"),
             None => Err("its record has no `identity` of its cgroup"),
+        }
+    }
+
+    /// Checks that the cgroup and the pid can be those of a task.
+    ///
+    /// # Errors
+    /// Which cannot.
+    pub fn check_plain(&self) -> std::result::Result<(), &'static str> {
+        match self.pid {
+            _ if checked_path(&self.cgroup).is_err() => Err("`cgroup` in its record is no plain path below the top"),
+            Some(..=1) => Err("`pid` in its record is no task's"),
+            _ => Ok(()),
         }
     }
 

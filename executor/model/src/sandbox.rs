@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Existed, Layout, Unit};
+use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Existed, Layout, Unit, checked_path};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
@@ -41,6 +41,9 @@ pub type Inodes = BTreeMap<String, u64>;
 pub struct SandboxRecord {
     /// The description of the sandbox.
     pub sandbox: Sandbox,
+    /// The name of the sandbox's folder: see the field of a task's record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     /// When the sandbox was requested.
     pub created_at: Timestamp,
     /// The shim's pid, once there is a shim.
@@ -129,6 +132,7 @@ impl SandboxRecord {
         let identity = sandbox.place.as_ref().and_then(|_| CgroupIdentity::to_come());
         Ok(SandboxRecord {
             sandbox,
+            folder: Some(id.to_string()),
             created_at: Timestamp::now(),
             shim_pid: None,
             cgroup: unit.as_ref().map_or_else(|| place.cgroupfs(), Unit::path),
@@ -154,6 +158,7 @@ impl SandboxRecord {
     /// Why it cannot.
     pub fn adoptable(&self) -> std::result::Result<(), &'static str> {
         match &self.whole {
+            _ if checked_path(&self.cgroup).is_err() => Err("`cgroup` in its record is no plain path below the top"),
             _ if self.taken_down => Err("it was taken down"),
             None => Err("it was being made or taken down, or its record is of an older bowline"),
             Some(whole) if Some(&whole.boot) != cgroup::boot().as_ref() => Err("it is of an earlier boot of this host"),
@@ -377,7 +382,11 @@ impl Folder {
     /// # Errors
     /// `Damaged` when the record cannot be read.
     pub fn sandbox(&self) -> Result<Option<SandboxRecord>> {
-        self.read(SANDBOX_RECORD).map_err(|error| self.hinted(error, "sandbox rm"))
+        let read = self.read(SANDBOX_RECORD).and_then(|found: Option<SandboxRecord>| {
+            let of = found.as_ref().and_then(|record| record.folder.as_deref());
+            self.check_name(of).map(|()| found)
+        });
+        read.map_err(|error| self.hinted(error, "sandbox rm"))
     }
 
     /// Writes the record of the sandbox.

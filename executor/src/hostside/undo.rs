@@ -11,13 +11,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_cgroup::{self as cgroup, Layout, Permit, Unit};
+use bowline_cgroup::{self as cgroup, Cgroup, Layout, Permit, Unit};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::events::Event;
 use bowline_model::folder::{Folder, Lock, RECORD, Record, died_with_shim};
 use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
+use bowline_spec::unit;
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
@@ -46,6 +47,9 @@ const LATER: Duration = Duration::from_secs(2);
 /// What could not be ended; a process that may be the task's, where nothing says whether it is; `WrongState`, with
 /// nothing changed, for a task whose processes cannot be seen from here: see `liveness`.
 pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
+    if let Some(alone) = misplaced(folder)? {
+        return Ok(alone);
+    }
     // Without a record no task was launched.
     let (record, damage) = readable(folder)?;
     // A manager's bundle is cleaned up only once, by the manager that has started it.
@@ -105,16 +109,34 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     Ok(alone)
 }
 
+/// What is left alone of a folder that is a copy, which is all that its record names.
+///
+/// # Errors
+/// One that was moved: nothing else tells what the task had.
+pub(crate) fn misplaced(folder: &Folder) -> Result<Option<LeftAlone>> {
+    match folder.misplaced() {
+        Some(of) if of.is_copy => {
+            Ok(Some(vec![format!("what its record names is left alone: {}", of.error.message())]))
+        }
+        Some(moved) => Err(moved.error),
+        None => Ok(None),
+    }
+}
+
 /// The error for a task whose init, by its record, has outlived the removal of all that is known to be the task's: of its
 /// cgroup too, if that was `found`. Somebody may have moved it elsewhere, or have changed the record.
 fn lives_on(folder: &Folder, record: &Record, found: bool) -> Option<Error> {
     let (pid, _) = record.pid.zip(record.pid_started).filter(|_| record.runs())?;
     let why = if found { "was not in the task's cgroup" } else { "its cgroup is not known to be the task's" };
     let what = format!("process {pid}, the init of task {} by its record, lives, and {why}", folder.name());
-    let hint = format!(
-        "end process {pid} if it is the task's, as `ps -fp {pid}` shows; if it is not, remove `pid` from {}; then try again",
-        folder.file(RECORD).display()
-    );
+    let file = folder.file(RECORD);
+    let hint = match record.check_plain() {
+        Ok(()) => format!(
+            "end process {pid} if it is the task's, as `ps -fp {pid}` shows; if it is not, remove `pid` from {}; then try again",
+            file.display()
+        ),
+        Err(_) => format!("remove `pid` from {}, and try again", file.display()),
+    };
     Some(Error::new(Kind::WrongState, what).hint(hint))
 }
 
@@ -197,7 +219,9 @@ pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> 
 /// The record of a task, or the part of a damaged record that says where its cgroups are; and the damage.
 pub(crate) fn readable(folder: &Folder) -> Result<(Option<Record>, Option<Error>)> {
     match folder.record() {
-        Err(error) if error.kind() == Kind::Damaged => Ok((folder.salvaged_record(), Some(error))),
+        Err(error) if error.kind() == Kind::Damaged => {
+            Ok((folder.salvaged_record().filter(|_| folder.misplaced().is_none()), Some(error)))
+        }
         record => record.map(|record| (record, None)),
     }
 }
@@ -219,15 +243,15 @@ impl Places<'_> {
         if identity.is_some_and(|identity| !identity.is_of_this_boot()) {
             return Ok(false);
         }
-        let identity = identity.filter(|identity| !identity.cgroups.is_empty());
+        let has_identity = identity.is_some_and(|identity| !identity.cgroups.is_empty());
         let mut found = false;
         for (path, unit) in self.own() {
             let Ok(Some(cgroup)) = self.layout.open(&path) else { continue };
-            if identity.is_some_and(|identity| !identity.is_of(self.layout, &cgroup)) {
+            if !self.may_be_its(&cgroup) {
                 continue;
             }
             let permit = || is_nobodys(self.layout, self.folder, &path);
-            let permit: Option<Permit<'_>> = if identity.is_none() { Some(&permit) } else { None };
+            let permit: Option<Permit<'_>> = if has_identity { None } else { Some(&permit) };
             match undo_cgroup(self.layout, self.folder, &path, permit) {
                 Err(error) if error.kind() == Kind::WrongState => {
                     alone.push(left_alone(&path, "a task that lives has the same name, or was started from there"));
@@ -250,6 +274,12 @@ impl Places<'_> {
             undo_cgroup(self.layout, self.folder, &path, None)?;
         }
         Ok(found)
+    }
+
+    /// Whether a cgroup in one of these places is the task's, as far as the record says which that was.
+    fn may_be_its(&self, cgroup: &Cgroup) -> bool {
+        let Some(identity) = self.record.and_then(|record| record.identity.as_ref()) else { return true };
+        identity.is_of_this_boot() && (identity.cgroups.is_empty() || identity.is_of(self.layout, cgroup))
     }
 
     /// Where the task's own cgroup may be, each place with its unit if it is systemd's.
@@ -327,6 +357,17 @@ fn absolute(path: &str) -> String {
     format!("/{}", path.trim_start_matches('/'))
 }
 
+/// Whether the cgroup of a record is not there, or not the task's, and what is where bowline makes the task's is not the one
+/// of the record either: [`undo`] leaves it alone.
+pub(crate) fn is_in_doubt(layout: &Layout, folder: &Folder, record: &Record) -> bool {
+    if matches!(layout.open(&record.cgroup), Ok(Some(_))) && check(layout, folder, record).is_ok() {
+        return false;
+    }
+    let places = Places { layout, folder, record: Some(record) };
+    let there = |(path, _): (String, _)| layout.open(&path).ok().flatten();
+    places.own().into_iter().filter_map(there).any(|cgroup| !places.may_be_its(&cgroup))
+}
+
 /// Whether no living shim has to do with what is at `path`, which has the name of the task in `folder`.
 pub(crate) fn is_nobodys(layout: &Layout, folder: &Folder, path: &str) -> bool {
     let shims = Shims::living();
@@ -386,10 +427,10 @@ pub(crate) fn overheads_of(id: &str, mark: &str) -> Vec<String> {
 }
 
 /// Why a recorded cgroup is left alone: another task or sandbox uses it now.
-pub(crate) const TAKEN: &str = "a task or sandbox of another state folder has it now";
+pub(crate) const TAKEN: &str = "another task or sandbox has it now";
 
 /// Checks that the cgroup of a record, if it exists, is the task's; else returns why it is not taken for the task's.
-fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Result<(), &'static str> {
+pub(crate) fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Result<(), &'static str> {
     let cgroup = match layout.open(&record.cgroup) {
         Ok(Some(cgroup)) => cgroup,
         Ok(None) => return Ok(()),
@@ -399,6 +440,7 @@ fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Resu
         Some(identity) if !identity.is_of_this_boot() => Err("the task was of an earlier boot of this host"),
         Some(identity) if !identity.cgroups.is_empty() => match identity.is_of(layout, &cgroup) {
             true if record.task.is_some() && is_taken(layout, folder, &record.cgroup) => Err(TAKEN),
+            true if is_anothers_place(folder, record) => Err("it is at the place of another task or sandbox"),
             true => Ok(()),
             false => Err("it is not the one that the task was started in"),
         },
@@ -419,15 +461,60 @@ fn is_its_place(folder: &Folder, record: &Record) -> bool {
     places.any(|place| place == record.cgroup) || record.unit.as_ref().filter(named).is_some_and(of_unit)
 }
 
+/// Whether a record names the cgroup, and its identity, of another task, sandbox or container.
+pub(crate) fn is_anothers_place(folder: &Folder, record: &Record) -> bool {
+    if record.container.is_some() {
+        return !is_containers_place(folder, record);
+    }
+    if record.task.is_none() || is_its_place(folder, record) {
+        return false;
+    }
+    let beside = |id: &str| Folder::at(folder.path().with_file_name(id));
+    let (id, mark, path) = (folder.name(), folder.mark(), &record.cgroup);
+    let of = record.sandbox.as_ref().map(|of| beside(of.as_str()).sandbox());
+    if let (Some(Ok(Some(sandbox))), Ok(id)) = (of, id.parse()) {
+        return *path != format!("{}/{}", sandbox.cgroup, sandbox.folder_of(&id));
+    }
+    let own = record.sandbox.as_ref().map_or(&*id, TaskId::as_str);
+    let above = Path::new(path).ancestors().filter_map(Path::to_str);
+    let places = above.filter_map(SandboxPlace::of_path).filter(|place| place.prefix() == OURS);
+    let unit = path.rsplit('/').next().and_then(|name| name.strip_prefix("bowline-")?.strip_suffix(".scope"));
+    let mut names = places.map(|place| place.id().to_owned()).chain(unit.and_then(unit::unescaped));
+    // A description may name a place below another's.
+    let is_described = is_asked(folder, record);
+    let has_it = |name: &str| {
+        let other = beside(name.strip_suffix(&*mark).unwrap_or(name));
+        other.record().is_ok_and(|other| other.is_some_and(|other| other.cgroup == *path))
+    };
+    names.any(|name| name != own && name != format!("{own}{mark}") && (!is_described || has_it(&name)))
+}
+
+/// Whether the cgroup of a container's record is the one that its configuration asks for.
+fn is_containers_place(folder: &Folder, record: &Record) -> bool {
+    let Ok(id) = TaskId::of_container(&folder.name()) else { return false };
+    let asked = bundle::cgroup_asked_for(folder.path()).filter(|path| !path.is_empty());
+    let unit = match asked.as_deref() {
+        Some(path) => Unit::parse(path).ok().flatten(),
+        None => Unit::of_task(id.as_str(), id.as_str()).ok(),
+    };
+    let is_there = record.cgroup == bundle::cgroup_path(asked.as_deref(), &id)
+        || unit.is_some_and(|unit| unit.path() == record.cgroup);
+    // One that is damaged does not tell.
+    is_there || asked.is_none() && !matches!(folder.read::<serde_json::Value>("config.json"), Ok(Some(_)))
+}
+
 /// Whether the record is of a launch of this boot that was cut short, and names a path that the caller requested.
 fn is_asked_for(folder: &Folder, record: &Record) -> bool {
     let cut_short =
         record.identity.as_ref().is_some_and(|identity| identity.is_of_this_boot() && identity.cgroups.is_empty());
+    cut_short && is_asked(folder, record)
+}
+
+/// Whether the record names the cgroup that the caller requested.
+fn is_asked(folder: &Folder, record: &Record) -> bool {
     let of_unit = |unit: &Unit| record.unit.is_some() && unit.path() == record.cgroup;
-    cut_short
-        && asked(folder, record).is_some_and(|path| {
-            path == record.cgroup || Unit::parse(&path).ok().flatten().as_ref().is_some_and(of_unit)
-        })
+    asked(folder, record)
+        .is_some_and(|path| path == record.cgroup || Unit::parse(&path).ok().flatten().as_ref().is_some_and(of_unit))
 }
 
 /// The cgroup that the caller requested.

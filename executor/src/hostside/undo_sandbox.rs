@@ -13,11 +13,12 @@ use bowline_model::watch::is_marked;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, SandboxPlace};
 use bowline_sys as sys;
+use bowline_sys::proc_stat::{self, ProcStat};
 
 use crate::hostside::memory_min;
 use crate::hostside::owners::is_taken;
 use crate::hostside::systemd::Systemd;
-use crate::hostside::undo::{LeftAlone, TAKEN, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
+use crate::hostside::undo::{LeftAlone, TAKEN, is_nobodys, left_alone, misplaced, overheads_of, undo, undo_cgroup};
 use crate::view::network;
 use crate::view::rootfs::layers;
 
@@ -51,9 +52,17 @@ pub fn cgroups<'a>(
 }
 
 /// Why the cgroup that is at the place of the record in `folder`, if any, is not taken for the sandbox's.
-pub(crate) fn is_anothers(record: &SandboxRecord, layout: &Layout, folder: &Folder) -> Option<&'static str> {
+fn is_anothers(record: &SandboxRecord, layout: &Layout, folder: &Folder) -> Option<&'static str> {
     let is_taken = || record.identity.is_some() && is_taken(layout, folder, &record.cgroup);
     record.is_anothers(layout).or_else(|| is_taken().then_some(TAKEN))
+}
+
+/// The process that a record names as the one that holds the pid namespace, if it is none that the sandbox's shim has started.
+pub(crate) fn misnamed_pause(record: &SandboxRecord, id: &TaskId) -> Result<Option<i32>> {
+    // One that ends has no environment any more.
+    let lives =
+        |pid: i32| proc_stat::read(pid).is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| !stat.ends()));
+    Ok(record.pause()?.map(|(pid, _)| pid).filter(|pid| !is_marked(*pid, id.as_str()) && lives(*pid)))
 }
 
 /// The cgroups of a sandbox that may be ended.
@@ -118,6 +127,9 @@ pub struct Undone {
 /// with nothing changed, for a sandbox whose processes cannot be seen from here: see `liveness`.
 pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<Undone> {
     let folder = state.folder(id);
+    if let Some(alone) = misplaced(&folder)? {
+        return Ok(Undone { alone, ..Undone::default() });
+    }
     let record = match folder.sandbox() {
         Err(error) if error.kind() == Kind::Damaged => None,
         record => Some(record?.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no sandbox named {id}")))?),
@@ -166,8 +178,8 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     keep(networks.map_err(|error| folder.hinted(error, "sandbox rm")));
     keep(layers::unmount_blocking(&folder.shm()));
     let pause = match &record {
-        Some(record) => record.pause()?.into_iter().collect(),
-        None => places.overheads.iter().flat_map(|path| marked(&layout, path, id)).collect::<Vec<_>>(),
+        Some(record) if misnamed_pause(record, id)?.is_none() => record.pause()?.into_iter().collect(),
+        _ => places.overheads.iter().flat_map(|path| marked(&layout, path, id)).collect::<Vec<_>>(),
     };
     pause.iter().for_each(|pause| keep(end(pause)));
     let mut moved = Vec::new();

@@ -48,7 +48,7 @@ pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result
                 }
             }
             Presence::Exited(report) => return Ok(*report),
-            Presence::Dead if runs(folder) || folder.never_ran() => return Err(dead(folder, id)),
+            Presence::Dead if may_run(folder) || folder.never_ran() => return Err(dead(folder, id)),
             Presence::Dead => return Ok(died_with_shim(folder.record()?.as_ref())),
             Presence::Starting => return Err(starting(id)),
         }
@@ -200,6 +200,12 @@ pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Program
 }
 
 async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<How> {
+    if let Some(misplaced) = folder.misplaced() {
+        return match folder.owner()? {
+            Owner::Nobody(lock) if force && misplaced.is_copy => Ok(How::Dead(lock, force)),
+            _ => Err(misplaced.error),
+        };
+    }
     let mut until_launched = 0..4 * POLLS;
     loop {
         let found = match find(folder, id).await {
@@ -244,7 +250,7 @@ async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -
 /// How a task is removed that nobody has. Its init may run all the same: no shim can take it over, or its shim lives, and
 /// somebody has replaced its lock.
 fn dead_one(folder: &Folder, id: &TaskId, lock: Lock, force: bool) -> Result<How> {
-    if !force && matches!(folder.record(), Ok(Some(record)) if record.may_run()) {
+    if !force && may_run(folder) {
         return Err(has_not_ended(id));
     }
     Ok(How::Dead(lock, force))
@@ -270,6 +276,11 @@ pub fn is_overdue(folder: &Folder) -> bool {
             Ok(report) => report.is_some() || !record.runs(),
             Err(_) => false,
         }
+}
+
+/// Whether something of the task in `folder` may live: see `Record::may_run`.
+fn may_run(folder: &Folder) -> bool {
+    matches!(folder.record(), Ok(Some(record)) if record.may_run())
 }
 
 /// Whether the init that the record in `folder` names lives.

@@ -58,7 +58,7 @@ pub(crate) fn events_tell(id: &str) -> String {
 /// The error for the task in `folder`, whose shim died, and that has no other one.
 pub fn dead(folder: &Folder, id: &str) -> Error {
     match folder.record() {
-        Ok(Some(record)) if record.runs() => {
+        Ok(Some(record)) if record.may_run() => {
             let why = why_not(folder).ok().flatten().map_or_else(String::new, |why| format!(": {why}"));
             let message =
                 format!("the shim of task {id} died, and no other one can take over the task, which runs{why}");

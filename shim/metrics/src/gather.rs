@@ -230,6 +230,8 @@ impl Answer {
 /// A task, as its folder describes it.
 struct Found {
     id: TaskId,
+    /// Whether its record cannot be read, or is that of another folder.
+    is_damaged: bool,
     sandbox: Option<TaskId>,
     nomad: Option<Nomad>,
     cgroup: Option<String>,
@@ -245,7 +247,9 @@ impl Found {
             tracing::warn!(%error, %id, "a task is reported in part");
             *errors += 1;
         };
-        let record = folder.record().unwrap_or_else(|error| {
+        let record = folder.record();
+        let is_damaged = record.is_err();
+        let record = record.unwrap_or_else(|error| {
             checked(error);
             None
         });
@@ -254,6 +258,7 @@ impl Found {
             None
         });
         Found {
+            is_damaged,
             sandbox: record.as_ref().map_or_else(|| folder.sandbox_by_socket(), |record| record.sandbox.clone()),
             started_at: record.as_ref().and_then(|record| record.started_at),
             nomad: record.as_ref().and_then(|record| Nomad::of(&record.task.as_ref()?.labels)),
@@ -296,14 +301,14 @@ impl Found {
             }
             (None, Some(Heard::Figures(_))) => match &figures {
                 Some(task) => (state_named(&task.status), Some(true)),
-                // The task is still being launched.
-                None => (Some("created"), None),
+                // The task is still being launched, or its folder was moved.
+                None => ((!self.is_damaged).then_some("created"), None),
             },
             (None, Some(Heard::Starting)) => (Some("created"), None),
             (None, Some(Heard::Silent(_))) => (None, Some(false)),
             (None, Some(Heard::Gone) | None) => (Some("dead"), Some(false)),
         };
-        let Found { id, sandbox, nomad, cgroup, started_at, exit } = self;
+        let Found { id, sandbox, nomad, cgroup, started_at, exit, .. } = self;
         let told_at = figures.as_ref().and_then(|task| task.started_at);
         let ended_at = exit.as_ref().and_then(|exit| exit.started_at);
         let started_at = told_at.or(ended_at).or(started_at);

@@ -26,7 +26,7 @@ use serde::Serialize;
 use super::{Cgroups, place_of, unit_of};
 use crate::hostside::memory_min;
 use crate::hostside::owners::{self, Shims};
-use crate::hostside::undo::{cgroups_of, readable, undo};
+use crate::hostside::undo::{cgroups_of, is_in_doubt, readable, undo};
 
 /// The slice in which systemd has the scopes of these shims.
 const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
@@ -165,13 +165,12 @@ impl Cgroups {
             let folder = state.folder(&id);
             let name = format!("{id}{mark}");
             let earlier = if mark.is_empty() { Vec::new() } else { recorded(&folder) };
+            let moved = folder.misplaced().filter(|of| !of.is_copy).map(|of| of.cgroups).unwrap_or_default();
             let is_its = |candidate: &Candidate| {
+                let holds = |path: &String| Path::new(path).starts_with(&candidate.path);
                 // An earlier bowline named it by its id alone, as one of the default state folder.
-                let is_earlier = || {
-                    let holds = |path: &String| Path::new(path).starts_with(&candidate.path);
-                    candidate.name == id.as_str() && earlier.iter().any(holds)
-                };
-                candidate.what != What::Pod && (candidate.name == name || is_earlier())
+                let is_earlier = || candidate.name == id.as_str() && earlier.iter().any(holds);
+                candidate.what != What::Pod && (candidate.name == name || is_earlier() || moved.iter().any(holds))
             };
             match held_or_unknown(&folder) {
                 Held::ByAShim => candidates.retain(|candidate| !is_its(candidate)),
@@ -341,10 +340,21 @@ impl Cgroups {
 
     /// What a dead shim has left of the task in `folder`, if anything.
     fn dead(&self, shims: &Shims, folder: &Folder, id: &TaskId, its: Vec<Candidate>) -> Option<Left> {
+        let what = if folder.is_sandbox() { What::Sandbox } else { What::Task };
+        let left = |cgroups: Vec<String>, why: &str, owned: bool| {
+            let pids: BTreeSet<i32> = cgroups.iter().flat_map(|path| self.layout.processes_at(path)).collect();
+            let why = with_processes(why.to_owned(), pids.len());
+            let (id, name, folder) = (id.to_string(), folder.name_on_host(), Some(folder.path().to_owned()));
+            Left { what, id, name, why, cgroups, processes: pids.len(), folder, owned }
+        };
+        if let Some(misplaced) = folder.misplaced() {
+            let there: Vec<String> = its.into_iter().map(|candidate| candidate.path).collect();
+            return (!there.is_empty()).then(|| left(there, misplaced.error.message(), true));
+        }
         // Of a damaged record, use what can be read; `rm` reports the damage.
         let record = readable(folder).ok().and_then(|(record, _)| record);
         let sandbox = folder.sandbox().ok().flatten();
-        let what = if folder.is_sandbox() { What::Sandbox } else { What::Task };
+        let in_doubt = record.as_ref().is_some_and(|record| is_in_doubt(&self.layout, folder, record));
         // Leave alone what is not the task's, whatever the record says.
         let recorded = record.map(|record| cgroups_of(&self.layout, folder, &record).0);
         let recorded = recorded.or(sandbox.map(|record| {
@@ -359,15 +369,14 @@ impl Cgroups {
         }
         cgroups.sort();
         cgroups.dedup();
-        let mut pids: Vec<i32> = cgroups.iter().flat_map(|path| self.layout.processes_at(path)).collect();
-        pids.sort_unstable();
-        pids.dedup();
         if cgroups.iter().any(|path| self.is_in_use(shims, path)) {
             return None;
         }
-        let why = with_processes("its shim died before it".to_owned(), pids.len());
-        let (id, name, folder) = (id.to_string(), folder.name_on_host(), Some(folder.path().to_owned()));
-        Some(Left { what, id, name, why, cgroups, processes: pids.len(), folder, owned: false })
+        if in_doubt {
+            let why = format!("its record names another cgroup than there is: `bowline rm {id}` says what to do");
+            return Some(left(cgroups, &why, true));
+        }
+        Some(left(cgroups, "its shim died before it", false))
     }
 
     fn clear_orphan(&self, state: &StateDir, left: &Left) -> Result<bool> {

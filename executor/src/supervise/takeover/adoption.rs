@@ -34,7 +34,8 @@ use tokio::io::Interest;
 
 use super::Found;
 use crate::facts::TaskFacts;
-use crate::hostside::undo_sandbox::is_anothers;
+use crate::hostside::undo;
+use crate::hostside::undo_sandbox::{self, misnamed_pause};
 use crate::lifecycle::sandbox::Trigger;
 use crate::lifecycle::shim;
 use crate::oci::bundle;
@@ -83,8 +84,11 @@ impl Supervisor {
         folder.check_form().map_err(|newer| by_anyone(newer.message()))?;
         record.adoptable().map_err(by_anyone)?;
         let cgroup = Sandbox::cgroup_of(&self.layout, &record)?.ok_or_else(|| refused("its cgroup is gone"))?;
-        if let Some(why) = is_anothers(&record, &self.layout, &folder) {
-            return Err(refused(why));
+        if let Some(why) = undo_sandbox::cgroups(&record, &self.layout, &folder).1.first() {
+            return Err(by_anyone(&format!("by `cgroup` or `overhead` in its record, {why}")));
+        }
+        if let Some(pid) = misnamed_pause(&record, &id)? {
+            return Err(by_anyone(&format!("process {pid}, which `pause_pid` in its record names, is not of it")));
         }
         let members: Vec<Folder> =
             self.config.state.members(&id)?.iter().map(|id| self.config.state.folder(id)).collect();
@@ -167,6 +171,8 @@ impl Supervisor {
             .hint(hint));
         }
         if let Some(cgroup) = &cgroup {
+            undo::check(&self.layout, &folder, &record)
+                .map_err(|why| by_anyone(&format!("by `cgroup` and `identity` in its record, {why}")))?;
             self.check_init(&record, cgroup, init.as_ref()).await.map_err(|why| by_anyone(&why))?;
         }
         if record.bundle().is_some() && !bundle::has_copy(&folder) {

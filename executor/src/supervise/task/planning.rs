@@ -111,7 +111,8 @@ impl Supervisor {
         let record = self.record(cgroup, unit);
         let record =
             Record { task: Some(task), durable, remove, enforcement, overhead, init, user, foreground, ..record };
-        let record = Record { interfaces, poststop, ends_with: launch.ends_with.clone(), ..record };
+        let (ends_with, folder_name) = (launch.ends_with.clone(), Some(folder.name()));
+        let record = Record { folder: folder_name, interfaces, poststop, ends_with, ..record };
         let plan = self.planned(spec, profile, record, folder).await?;
         let slice_optional = launch.slice_optional;
         Ok(LaunchPlan { slice_optional, claimed, owns_folder, lock, shared, notes, ..plan })
@@ -157,7 +158,7 @@ impl Supervisor {
             init,
             ..self.record(cgroup, unit)
         };
-        let record = Record { user, foreground, ..record };
+        let record = Record { folder: Some(folder.name()), user, foreground, ..record };
         Ok(LaunchPlan { lock: Some(lock), notes, ..self.planned(spec, profile, record, folder).await? })
     }
 

@@ -130,6 +130,7 @@ impl Containers {
             creator: proc_stat::started(own).map(|started| (own, started)),
         };
         let record = Record {
+            folder: Some(id.to_owned()),
             created_at: Timestamp::now(),
             shim_pid: own,
             cgroup: unit.as_ref().map_or_else(|| bundle::cgroup_path(asked, &wanted.id), Unit::path),

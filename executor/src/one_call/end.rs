@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use bowline_cgroup::{Cgroup, Freezing, Permit, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::folder::{Folder, Lock, Owner};
-use bowline_model::liveness::Live;
+use bowline_model::liveness::{Live, is_in_use};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Container, Containers, Status, busy, said};
+use crate::hostside::owners::is_holder;
 use crate::hostside::strangers;
 use crate::hostside::undo::{LeftAlone, is_nobodys, undo};
 use crate::oci::bundle;
@@ -24,6 +25,9 @@ const DYING: Duration = Duration::from_secs(10);
 /// The pause between two looks at a lock.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
+/// How long what is in a pid namespace may take to end with its init.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
 /// How long a cgroup of v1 may take to freeze while its processes fork.
 const FREEZING: Duration = Duration::from_secs(10);
 
@@ -34,9 +38,9 @@ impl Containers {
     /// # Errors
     /// `WrongState` where the container has ended, unless all are meant.
     pub fn kill(&self, id: &str, signal: Option<Signal>, all: bool) -> Result<()> {
-        let container = self.find(id)?;
+        let container = self.to_act_on(id)?;
         let ended = || Error::new(Kind::WrongState, format!("container not running: {id}"));
-        let (init, signal) = match (container.init()?, signal) {
+        let (init, signal) = match (self.init(&container)?, signal) {
             (Some(init), Some(signal)) => (init, signal),
             (None, Some(signal)) if all => return self.signal_all(&container, signal),
             (None, _) if !all => return Err(ended()),
@@ -99,7 +103,7 @@ impl Containers {
     /// # Errors
     /// `WrongState` where it is not in the state for that; `Timeout` where its processes do not freeze.
     pub fn pause(&self, id: &str, frozen: bool) -> Result<()> {
-        let container = self.find(id)?;
+        let container = self.to_act_on(id)?;
         let status = self.status(&container)?;
         let is_freezing = |cgroup: &Cgroup| self.layout().is_ok_and(|layout| layout.is_frozen_itself(cgroup));
         match (frozen, status) {
@@ -170,15 +174,22 @@ impl Containers {
         // Without a record nothing was made yet.
         if let Some(record) = record {
             let container = Container { id: id.clone(), record, folder: folder.clone() };
-            match self.status(&container)? {
-                Status::Stopped | Status::Created | Status::Creating => {}
-                Status::Running | Status::Paused if force => {}
-                status => {
-                    let error = container.wrong_state(status, "it cannot be deleted");
-                    return Err(error.hint("kill it first, or delete it by --force"));
-                }
-            }
-            if let Some(init) = container.init()? {
+            let found =
+                self.to_act_on(id.as_str()).and_then(|_| Ok((self.status(&container)?, self.init(&container)?)));
+            let init = match found {
+                // `undo` ends what is known to be its.
+                Err(error) if force && error.kind() == Kind::WrongState => None,
+                found => match found? {
+                    (Status::Stopped, _) if !force => self.check_ended(&container).map(|()| None)?,
+                    (Status::Stopped | Status::Created | Status::Creating, init) => init,
+                    (Status::Running | Status::Paused, init) if force => init,
+                    (status, _) => {
+                        let error = container.wrong_state(status, "it cannot be deleted");
+                        return Err(error.hint("kill it first, or delete it by --force"));
+                    }
+                },
+            };
+            if let Some(init) = init {
                 self.end_all(&container, &init)?;
             }
         }
@@ -190,6 +201,27 @@ impl Containers {
         let left = undo(&folder, &self.systemd).map_err(is_left)?;
         folder.remove_quietly(lock).map_err(is_left)?;
         Ok(left)
+    }
+
+    /// Checks that a container whose init is not there by its record has no processes in a pid namespace of its own: these
+    /// end a moment after init.
+    ///
+    /// # Errors
+    /// `WrongState` where they live on, as the record does not name init then.
+    fn check_ended(&self, container: &Container) -> Result<()> {
+        let has_own_pids = || Namespaces::of(&container.read()?.spec).map(|all| all.is_new(libc::CLONE_NEWPID));
+        let (layout, begun) = (self.layout()?, Instant::now());
+        loop {
+            let is_used = self.cgroup(container)?.is_some_and(|cgroup| is_in_use(layout, &cgroup));
+            if !is_used || !has_own_pids().unwrap_or(false) {
+                return Ok(());
+            }
+            if begun.elapsed() > ENDS_WITHIN {
+                return Err(container.refused("`pid` and `pid_started` in its record name no process, and others live"));
+            }
+            // Nothing tells that the last process of a cgroup of v1 has ended.
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
     }
 
     /// Ends what is in the cgroup of a container whose record tells nothing: its configuration says which, unless another
@@ -227,13 +259,17 @@ impl Containers {
             }
             if let Ok(Some(record)) = folder.record() {
                 let container = Container { id: id.clone(), record, folder: folder.clone() };
-                if let Some(creator) = container.creator()? {
+                let recorded = container.record.container.as_ref().and_then(|container| container.creator);
+                // An edited record may name anybody.
+                if let Some(creator) = container.creator()?
+                    && recorded.is_some_and(|(pid, _)| is_holder(pid, folder))
+                {
                     // ESRCH: it has just ended.
                     let _ = sys::pidfd_send_signal(creator.as_fd(), libc::SIGKILL);
                     await_end(creator.as_fd())?;
                 }
                 // A `start` goes on once init has ended, whatever hook it waits for.
-                if let Some(init) = container.init()? {
+                if let Ok(Some(init)) = self.init(&container) {
                     self.end_all(&container, &init)?;
                 }
             }

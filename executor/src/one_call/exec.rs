@@ -54,14 +54,14 @@ impl Containers {
         known: impl FnOnce(BorrowedFd<'_>, i32) -> Result<()>,
     ) -> Result<Begun> {
         inheritance::leave_behind(InheritedLimits::Managers)?;
-        let container = self.find(id)?;
+        let container = self.to_act_on(id)?;
         match self.status(&container)? {
             Status::Created | Status::Running => {}
             Status::Paused if wanted.ignores_pause => {}
             status => return Err(container.wrong_state(status, "nothing can be executed in it")),
         }
         let stopped = || container.wrong_state(Status::Stopped, "nothing can be executed in it");
-        let init = container.init()?.ok_or_else(stopped)?;
+        let init = self.init(&container)?.ok_or_else(stopped)?;
         let mut configuration = container.configuration()?;
         let spec = &configuration.spec;
         let mut process = wanted.process;

@@ -34,6 +34,7 @@ pub use create::Create;
 pub use exec::Exec;
 
 use crate::hostside::systemd::Systemd;
+use crate::hostside::undo::is_anothers_place;
 use crate::oci::bundle::{self, Configuration};
 use crate::output::io::{self, Awaited, End, Owner, Stdio, WindowSize};
 use crate::process::fd_passing;
@@ -167,6 +168,34 @@ impl Containers {
         Ok(Container { id, record, folder })
     }
 
+    /// Like [`Containers::find`], for a call that acts on the container: its record can be gone by.
+    ///
+    /// # Errors
+    /// `WrongState` for a record of a newer bowline, and for one that names what is not the container's.
+    fn to_act_on(&self, id: &str) -> Result<Container> {
+        let container = self.find(id)?;
+        container.folder.check_form().map_err(|newer| container.refused(newer.message()))?;
+        container.record.check_plain().map_err(|why| container.refused(why))?;
+        if is_anothers_place(&container.folder, &container.record) {
+            return Err(container.refused("`cgroup` in its record is not what its configuration asks for"));
+        }
+        Ok(container)
+    }
+
+    /// Init, if it has not ended: a zombie has.
+    ///
+    /// # Errors
+    /// `WrongState` where the record names another process.
+    fn init(&self, container: &Container) -> Result<Option<Live>> {
+        let (true, record) = (container.runs(), &container.record) else { return Ok(None) };
+        record.check_plain().map_err(|why| container.refused(why))?;
+        let Some(init) = record.live_init()? else { return Ok(None) };
+        let cgroup = self.cgroup(container)?;
+        let gone = || container.refused("its cgroup is gone, by `cgroup` and `identity` in its record");
+        let why = record.misnames_init(self.layout()?, &cgroup.ok_or_else(gone)?, Some(&init));
+        why.map_or(Ok(Some(init)), |why| Err(container.refused(&why)))
+    }
+
     /// Reaps the workers of this process, which have ended or are about to; its child `but` goes to the caller. Left to the
     /// caller, each would be a zombie there.
     fn reap_workers(&self, but: Option<i32>) {
@@ -225,7 +254,7 @@ impl Containers {
         if container.creator()?.is_some() {
             return Ok(Status::Creating);
         }
-        if container.init()?.is_none() {
+        if self.init(container)?.is_none() {
             return Ok(Status::Stopped);
         }
         let cgroup = self.cgroup(container)?;
@@ -281,9 +310,11 @@ fn is_gone(error: &Error) -> bool {
 }
 
 impl Container {
-    /// Init, if it has not ended: a zombie has.
-    fn init(&self) -> Result<Option<Live>> {
-        if self.runs() { self.record.live_init() } else { Ok(None) }
+    /// The error for a record that is not gone by.
+    fn refused(&self, why: &str) -> Error {
+        let id = &self.id;
+        Error::new(Kind::WrongState, format!("container {id} is left alone: {why}"))
+            .hint(format!("`delete --force {id}` ends and removes what is known to be its"))
     }
 
     fn runs(&self) -> bool {

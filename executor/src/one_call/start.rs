@@ -23,12 +23,12 @@ impl Containers {
         let owner = container.folder.owner().map_err(|error| said(error, &container.id))?;
         let Owner::Nobody(lock) = owner else { return Err(busy(&container.id)) };
         // It may have been started meanwhile.
-        container = self.find(id)?;
+        container = self.to_act_on(id)?;
         match self.status(&container)? {
             Status::Created => {}
             status => return Err(container.wrong_state(status, "only a created one can be started")),
         }
-        let (Some(init), Some(orders)) = (container.init()?, container.orders()?) else {
+        let (Some(init), Some(orders)) = (self.init(&container)?, container.orders()?) else {
             return Err(container.wrong_state(Status::Stopped, "it cannot be started"));
         };
         // Before the program runs: what it joins may be gone by then.

@@ -12,6 +12,7 @@ mod life;
 mod listing;
 mod parents;
 mod podman;
+mod records;
 mod run;
 mod signals;
 mod streams;

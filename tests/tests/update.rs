@@ -6,6 +6,7 @@ use std::path::Path;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, disk, eventually, hierarchies, only_v2, skip};
+use serde_json::Value;
 
 /// Holds more than 20 MiB in memory of its own, for good.
 const HOLDING: &str = "x=$(head -c 20971520 /dev/zero | tr '\\0' x); echo ready; sleep 1000; echo ${#x}";
@@ -408,6 +409,38 @@ fn huge_pages_are_limited_on_either_hierarchy() {
     assert_eq!(limit(), "8388608");
     let pages = &task.stats()["hugepages"]["2MB"];
     assert_eq!((&pages["usage_bytes"], &pages["limit_bytes"]), (&0.into(), &(8 << 20).into()), "{pages}");
+    // The kernel counts whole pages, which is nobody's change.
+    task.bowline("update", ["--hugepages=2MB=3M"]).assert_code(0);
+    assert_eq!((limit().as_str(), &task.inspect()["differing_limits"]), ("2097152", &Value::Null));
+    task.end();
+}
+
+#[test]
+fn a_limit_by_its_field_replaces_the_raw_value() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let raw = "unified = {'pids.max' = '32', 'memory.max' = '64M', 'memory.high' = '60M', 'memory.min' = '1k', \
+               'cpu.max' = '20000 50000', 'cpu.weight' = '50'}";
+    let task = host.task("exec sleep 1000").toml(raw).start();
+    let differing = || task.inspect()["differing_limits"].clone();
+    assert_eq!((task.cgroup_file("memory", "memory.min"), differing()), ("0".to_owned(), Value::Null));
+    let flags = ["--pids=41", "--memory=70M", "--memory-high=50M", "--cpus=0.5", "--cpu-shares=1024"];
+    task.bowline("update", flags).assert_code(0);
+    let is =
+        || ["pids.max", "memory.max", "memory.high", "cpu.max", "cpu.weight"].map(|file| task.cgroup_file("", file));
+    let asked = ["41", "73400320", "52428800", "50000 100000", "100"];
+    assert_eq!((is(), differing()), (asked.map(str::to_owned), Value::Null));
+    assert_eq!(task.inspect()["task"]["unified"], json!({"memory.min": "1k"}));
+    task.bowline("update", ["--unified=memory.high=48M", "--unified=pids.max=40"]).assert_code(0);
+    task.kill_shim(task.shim_pid());
+    task.exec("true").assert_code(0);
+    task.bowline("update", ["--cpus=0.25"]).assert_code(0);
+    let asked = ["40", "73400320", "50331648", "25000 100000", "100"];
+    assert_eq!((is(), differing()), (asked.map(str::to_owned), Value::Null));
+    let explained = task.bowline("explain", []).assert_code(0).out();
+    assert!(!explained.contains("somebody else"), "{explained}");
     task.end();
 }
 

@@ -101,15 +101,26 @@ fn is_met(file: &str, asked: &str, is: &str) -> bool {
     asked == is || file == "cpu.max" && asked.len() == 1 && asked.first() == is.first()
 }
 
-/// One form for all ways to write a value: the kernel counts memory in pages.
+/// The page in which the kernel counts the bytes of a file, and cuts them off; `None` for a file of something else, such
+/// as memory.oom.group.
+fn counted_in(file: &str) -> Option<u64> {
+    let (controller, of) = file.split_once('.')?;
+    let is_amount = of.ends_with("_in_bytes") || ["max", "high", "low", "min"].contains(&of.rsplit('.').next()?);
+    let page = match controller {
+        "memory" => page_size() as u64,
+        "hugetlb" => number::memory(of.split('.').next()?.strip_suffix('B')?)?.0?,
+        _ => return None,
+    };
+    Some(page).filter(|page| is_amount && *page > 0)
+}
+
+/// One form for all ways to write a value.
 fn normal(file: &str, word: &str) -> String {
     let unlimited = "max".to_owned();
-    if file.starts_with("memory.") || file.starts_with("hugetlb.") {
+    if let Some(unit) = counted_in(file) {
         return match number::memory(word).and_then(|amount| amount.0) {
             Some(bytes) if bytes >= UNLIMITED => unlimited,
-            // Less than a page is a flag, such as memory.oom.group.
-            Some(bytes) if bytes < page_size() as u64 => bytes.to_string(),
-            Some(bytes) => (bytes - bytes % page_size() as u64).to_string(),
+            Some(bytes) => (bytes - bytes % unit).to_string(),
             None if word == "-1" => unlimited,
             None => word.to_owned(),
         };
@@ -138,6 +149,12 @@ mod tests {
             ("io.max", "8:0 rbps=1000", "8:0 rbps=1000 wbps=max riops=max wiops=max"),
             ("io.weight", "default 50", "default 50"),
             ("memory.oom.group", "1", "1"),
+            ("memory.min", "1k", "0"),
+            ("memory.swap.max", "1", "0"),
+            ("memory.swappiness", "060", "48"),
+            ("hugetlb.2MB.max", "3M", "2097152"),
+            ("hugetlb.1GB.limit_in_bytes", "1073741825", "1073741824"),
+            ("hugetlb.64KB.rsvd.max", "max", "max"),
             ("memory.oom_control", "1", "oom_kill_disable 1"),
             ("io.bfq.weight", "50", "default 50"),
         ] {
@@ -148,6 +165,8 @@ mod tests {
             ("cpu.max", "13000 50000", "13000 100000"),
             ("io.max", "8:0 rbps=1000", "8:0 rbps=max wbps=max riops=max wiops=max"),
             ("memory.oom.group", "1", "0"),
+            ("memory.min", "8k", "0"),
+            ("hugetlb.2MB.max", "4M", "2097152"),
             ("memory.oom_control", "1", "oom_kill_disable 0"),
             ("io.bfq.weight", "50", "default 100"),
             ("cpuset.cpus", "0-1", "0"),

@@ -15,6 +15,9 @@ use crate::invalid::Invalid;
 use crate::task::{Cpu, IoDevice, Memory, Sandbox, Task, is_default};
 use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
+/// The file that a limit of its own has in a description, and that is written as a raw one.
+const MEMORY_HIGH: &str = "memory.high";
+
 /// The limits to change; all others stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -136,6 +139,12 @@ impl Update {
             update.apply_to(&mut task.io.devices);
         }
         task.hugepages.extend(self.hugepages.clone());
+        // The later word counts, in either form.
+        if self.memory.high.is_some() {
+            task.unified.remove(MEMORY_HIGH);
+        } else if self.unified.contains_key(MEMORY_HIGH) {
+            task.memory.high = None;
+        }
         task.unified.extend(self.unified.clone());
         task.validate_updated()?;
         Ok(task)
@@ -291,6 +300,16 @@ mod tests {
         let devices = applied(devices, update).unwrap().io.devices;
         assert_eq!((devices[0].read_bps, devices[0].write_bps), (None, Some(ByteSize::mib(2))));
         assert_eq!((devices[1].path.as_str(), devices[1].read_iops), ("8:16", Some(7)));
+    }
+
+    #[test]
+    fn the_later_word_on_memory_high_counts_in_either_form() {
+        let typed = applied("unified = {'memory.high' = '32M'}", "memory.high = '48M'").unwrap();
+        assert_eq!((typed.memory.high, typed.unified.len()), (Some(ByteSize::mib(48)), 0));
+        let raw = applied("memory.high = '48M'", "unified = {'memory.high' = '32M'}").unwrap();
+        assert_eq!((raw.memory.high, raw.unified["memory.high"].as_str()), (None, "32M"));
+        let both = "memory.high = '48M'\nunified = {'memory.high' = '32M'}";
+        assert!(applied("", both).unwrap_err().reason.contains("twice"));
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, binary, eventually, only_v2, process_exists};
+use bowline_tests::harness::{
+    Build, assert_cgroup_is_below, assert_forgotten, binary, eventually, lacks_systemd, only_v2, process_exists,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -141,6 +143,24 @@ fn its_limits_can_be_changed_while_it_runs() {
     fs::remove_file(task.file("config.json")).expect("ours");
     task.bowline("update", ["--pids=6"]).assert_code(0);
     assert_eq!((limits().1.as_str(), differing()), ("6", Value::Null));
+    task.end();
+}
+
+#[test]
+fn an_update_replaces_a_raw_value_of_its_bundle() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let folder = bundle(&host, &shell("exec sleep 1000"), |config| {
+        let raw = json!({"pids.max": "32", "memory.max": "64M", "memory.min": "1M", "cpu.max": "20000"});
+        config["linux"]["resources"] = json!({ "unified": raw });
+    });
+    let task = of(&host, &folder).start();
+    task.bowline("update", ["--pids=41", "--memory=70M", "--cpus=0.5"]).assert_code(0);
+    let is = ["pids.max", "memory.max", "memory.min", "cpu.max"].map(|file| task.cgroup_file("", file));
+    assert_eq!(is, ["41", "73400320", "1048576", "50000 100000"]);
+    assert_eq!(task.inspect()["differing_limits"], Value::Null);
     task.end();
 }
 

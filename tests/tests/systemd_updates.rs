@@ -38,6 +38,8 @@ fn raw_values_are_told_to_systemd_and_outlive_later_updates() {
     let told = ["MemoryMax=67108864", "MemoryHigh=52428800", "MemoryMin=2097152", "TasksMax=32", "CPUWeight=305"];
     assert_shows(&scope(&task), &told);
     assert_eq!(task.inspect()["task"]["unified"]["memory.max"], "64M");
+    let replaced = &task.inspect()["task"]["unified"]["cpu.max"];
+    assert_eq!((replaced, &task.inspect()["differing_limits"]), (&Value::Null, &Value::Null));
     // What systemd cannot be told would be lost one day.
     for (file, value) in [("memory.max", "64MB"), ("cpuset.cpus", "0-0:1/1"), ("io.max", "8:0 rbps=1M")] {
         task.bowline("update", [&*format!("--unified={file}={value}")]).assert_refused(125, &[file, value]);

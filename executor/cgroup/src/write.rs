@@ -83,8 +83,8 @@ impl Write {
 
     /// Whether both write to the same file, or the same line of it.
     pub fn is_where(&self, other: &Write) -> bool {
-        (self.controller, &self.file, self.line.as_ref().map(|(key, _)| key))
-            == (other.controller, &other.file, other.line.as_ref().map(|(key, _)| key))
+        let place = |write: &Write| (write.file.clone(), write.line.clone().map(|(key, _)| key));
+        place(self) == place(other)
     }
 
     /// The write for a kernel on which the file is missing.

@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{check_devices, is_v2};
+use bowline_cgroup::{check_devices, is_v2, remaining};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::folder::Folder;
 use bowline_model::trust;
@@ -125,7 +125,11 @@ pub fn keep_limits(folder: &Folder, changes: &LinuxResources) -> Result<()> {
     let mut config: Value = serde_json::from_slice(&text).doing(Kind::Damaged, damaged)?;
     let mut changes = changes.clone();
     if is_v2() {
-        with_swap_as_before(*kept_limits(folder)?.memory(), &mut changes);
+        let before = kept_limits(folder)?;
+        with_swap_as_before(*before.memory(), &mut changes);
+        if let (Some(files), Some(kept)) = (before.unified(), config.pointer_mut("/linux/resources/unified")) {
+            *kept = json!(remaining(files, &changes)?);
+        }
     }
     let changes = serde_json::to_value(changes).doing(Kind::Internal, damaged)?;
     merge(&mut config, json!({ "linux": { "resources": changes } }));

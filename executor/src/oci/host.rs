@@ -165,7 +165,10 @@ pub fn change(task: &Task, update: &Update) -> Result<(Task, LinuxResources)> {
     // Devices are looked up by the updated description.
     let merged = update.applied_to(task)?;
     let host = Host { devices: devices(&merged)?, ..limits(&merged) };
-    Ok(bowline_spec::build_update(task, update, &host)?)
+    let (mut merged, changes) = bowline_spec::build_update(task, update, &host)?;
+    merged.unified = cgroup::remaining(&task.unified, &changes)?;
+    merged.unified.extend(update.unified.clone());
+    Ok((merged, changes))
 }
 
 /// The limits that a description asks for, on this host; those of a bundle are in the task's `folder`.

@@ -37,8 +37,9 @@ fn memory(update: &MemoryUpdate, merged: &Task, whole: Option<&LinuxMemory>) -> 
         let lifted = update.limit == Some(Ceiling::Unlimited);
         let whole = whole.cloned().unwrap_or_default();
         memory.set_limit(if lifted { Some(-1) } else { whole.limit() });
-        // What a bundle says of swap, which the description does not know, stays.
-        if lifted || merged.bundle.is_none() || merged.memory.swap.is_some() {
+        // What a bundle says of swap, which the description does not know, stays; so does a raw value.
+        let is_raw = update.swap.is_none() && merged.unified.contains_key("memory.swap.max");
+        if !is_raw && (lifted || merged.bundle.is_none() || merged.memory.swap.is_some()) {
             memory.set_swap(if lifted { Some(-1) } else { whole.swap() });
             memory.set_swappiness(whole.swappiness());
         }

@@ -255,6 +255,30 @@ fn leftovers_of_a_dead_shim_are_removed_and_its_folder_stays() {
 }
 
 #[test]
+fn a_cgroup_that_was_there_before_its_dead_task_stays() {
+    let host = Host::new();
+    for left in [1, 0] {
+        let own = orphan(&host, &format!("/{}-own/t", host.prefix()));
+        let toml =
+            "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\nnamespaces.pid = 'host'\ninit = false";
+        let task = host.described(&format!("{toml}\ncgroup = '{}'", own.path())).start();
+        task.wait_for_line("ready");
+        let (init, there) = (task.pid(), own.there());
+        task.kill_shim(task.shim_pid());
+        for pid in own.pids().into_iter().filter(|pid| left == 0 || *pid == init) {
+            kill_process(Pid::from_raw(pid).expect("a pid"), Signal::KILL).expect("it lives");
+        }
+        eventually("what was killed has ended", || (own.pids().len() == left).then_some(()));
+        gc(&host, [task.id()]).assert_code(0);
+        assert_eq!((own.there(), own.pids()), (there, Vec::new()));
+        gc(&host, ["--dry-run", task.id()]).assert_says("");
+        task.bowline("rm", ["-f"]).assert_code(0);
+        host.bowline(["cgroup", "destroy", own.path()]).assert_code(0);
+    }
+    host.bowline(["cgroup", "destroy", &format!("/{}-own", host.prefix())]).assert_code(0);
+}
+
+#[test]
 fn a_task_that_has_taken_the_place_of_a_dead_one_is_not_touched() {
     let host = Host::new();
     let task = dead(&host);

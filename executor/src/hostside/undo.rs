@@ -216,6 +216,15 @@ pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> 
     undo(folder, &systemd()?)
 }
 
+/// The cgroup of the record in `folder`, if it was there before: undoing the rest has ended what was in it.
+pub(crate) fn found_before(folder: &Folder) -> Option<String> {
+    let task = readable(folder).ok().and_then(|(record, _)| record).map(|record| (record.cgroup, record.parents_made));
+    let sandbox = || folder.sandbox().ok().flatten().map(|record| (record.cgroup, record.parents_made));
+    let (cgroup, made) = task.or_else(sandbox)?;
+    let parts = cgroup.split('/').count() - 1;
+    made.values().any(|existed| *existed == parts).then_some(cgroup)
+}
+
 /// The record of a task, or the part of a damaged record that says where its cgroups are; and the damage.
 pub(crate) fn readable(folder: &Folder) -> Result<(Option<Record>, Option<Error>)> {
     match folder.record() {

@@ -26,7 +26,7 @@ use serde::Serialize;
 use super::{Cgroups, place_of, unit_of};
 use crate::hostside::memory_min;
 use crate::hostside::owners::{self, Shims};
-use crate::hostside::undo::{cgroups_of, is_in_doubt, readable, undo};
+use crate::hostside::undo::{cgroups_of, found_before, is_in_doubt, readable, undo};
 
 /// The slice in which systemd has the scopes of these shims.
 const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
@@ -364,6 +364,9 @@ impl Cgroups {
         let mut cgroups: Vec<String> = recorded.into_iter().flatten().filter(|path| self.is_there(path)).collect();
         let others = its.into_iter().map(|candidate| candidate.path);
         cgroups.extend(others.filter(|path| self.is_there(path)));
+        // One that was there before stays: only what is in it is the task's.
+        let found = found_before(folder);
+        cgroups.retain(|path| found.as_ref() != Some(path) || !self.layout.processes_at(path).is_empty());
         if cgroups.is_empty() && !folder.file(NETWORKS).exists() {
             return None;
         }
@@ -428,12 +431,13 @@ impl Cgroups {
         if !permit() {
             return Ok(false);
         }
+        let found = found_before(&folder);
         let mut errors = Vec::new();
         errors.extend(match left.id.parse() {
             Ok(id) if left.what == What::Sandbox => undo_sandbox(state, &id, &self.systemd).err(),
             _ => undo(&folder, &self.systemd).err(),
         });
-        for path in &left.cgroups {
+        for path in left.cgroups.iter().filter(|path| found.as_ref() != Some(path)) {
             errors.extend(self.destroy_if(path, Some(&permit)).err());
         }
         together(errors).map(|()| true)

@@ -110,7 +110,7 @@ impl Layout {
     /// The living processes of the cgroup that are not in it by the hierarchy in which it is frozen and killed: those that
     /// other hierarchies list, and those of `known`.
     pub fn outside(&self, cgroup: &Cgroup, known: &[i32]) -> Vec<i32> {
-        let inside = self.processes(cgroup);
+        let inside = self.freezable(cgroup);
         let listed = if self.holds_frozen() { self.processes_at(&cgroup.path) } else { Vec::new() };
         let mut outside: Vec<i32> = listed.into_iter().chain(known.iter().copied()).collect();
         outside.sort_unstable();

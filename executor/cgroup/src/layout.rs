@@ -1,7 +1,7 @@
 //! The hierarchies of this host, and one cgroup in all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -365,15 +365,31 @@ impl Layout {
         cgroup.member(self.unified()?)?.read(file)
     }
 
-    /// The pids of all processes in the cgroup and below it, in the host's pid namespace.
+    /// The pids of all processes in the cgroup and below it, in any hierarchy, in the host's pid namespace.
     pub fn processes(&self, cgroup: &Cgroup) -> Vec<i32> {
-        let mut pids = Vec::new();
-        if let Some(dir) = self.freezer(cgroup) {
-            cgroup.processes.borrow_mut().collect(self.version, dir, &mut pids);
+        let mut pids = self.freezable(cgroup);
+        for dir in self.beside_the_freezer(cgroup) {
+            tree::collect_processes(dir, &mut pids);
         }
         pids.sort_unstable();
         pids.dedup();
         pids
+    }
+
+    /// The pids of the processes that are frozen with the cgroup.
+    pub(crate) fn freezable(&self, cgroup: &Cgroup) -> Vec<i32> {
+        let mut pids = Vec::new();
+        if let Some(dir) = self.freezer(cgroup) {
+            cgroup.processes.borrow_mut().collect(self.version, dir, &mut pids);
+        }
+        pids
+    }
+
+    /// The cgroup's folders in the other hierarchies: somebody may have moved a process in some of them alone.
+    fn beside_the_freezer<'a>(&self, cgroup: &'a Cgroup) -> impl Iterator<Item = BorrowedFd<'a>> {
+        let freezer = self.index(FREEZER);
+        let others = cgroup.members.iter().filter(move |member| Some(member.hierarchy) != freezer);
+        others.filter_map(|member| member.made.dir().ok())
     }
 
     pub(crate) fn freezer<'a>(&self, cgroup: &'a Cgroup) -> Option<BorrowedFd<'a>> {
@@ -427,12 +443,17 @@ impl Layout {
         })
     }
 
-    /// Sends SIGKILL to every process in the cgroup and below it. Returns a pidfd of each: when all
+    /// Sends SIGKILL to every process in the cgroup and below it, in any hierarchy. Returns a pidfd of each: when all
     /// have ended, call again until none is returned, because a process may have forked in between.
     ///
     /// The processes are frozen while their pids are looked up, so that none forks.
     pub fn kill(&self, cgroup: &Cgroup) -> Vec<OwnedFd> {
-        self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir))
+        let mut killed = self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir));
+        let mut known: BTreeSet<i32> = killed.iter().filter_map(|pidfd| sys::pid_of(pidfd.as_fd())).collect();
+        for dir in self.beside_the_freezer(cgroup) {
+            killed.extend(tree::signal_where(dir, libc::SIGKILL, |pid| known.insert(pid)));
+        }
+        killed
     }
 
     /// Sends `signal` once to every process that is in the cgroup, or below it, in any hierarchy.

@@ -9,6 +9,7 @@ use bowline_tests::Host;
 use bowline_tests::harness::{
     Elsewhere, Task, eventually, hierarchies, hierarchy, is_frozen, only_v2, process_exists, set_frozen,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 const POLITE: &str = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done";
 
@@ -85,6 +86,38 @@ fn a_stranger_in_a_sandbox_is_named_and_ends_by_force() {
         assert_eq!(stranger.finish().code, None, "{controller}");
     }
     host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn processes_of_one_hierarchy_alone_are_shown_and_counted() {
+    // There is one hierarchy alone.
+    if only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & sleep 1001 & echo ready; wait']\ninit = false\n\
+                namespaces.pid = 'host'";
+    for controller in ["memory", "freezer"] {
+        let task = host.described(toml).start();
+        task.wait_for_line("ready");
+        let (all, elsewhere) = (task.all_processes(), host.elsewhere("aside"));
+        let moved = *all.last().expect("it has some");
+        for (names, mount) in
+            hierarchies().into_iter().filter(|(names, _)| !names.split(',').any(|it| it == controller))
+        {
+            let procs = mount.join(&elsewhere.path()[1..]).join("cgroup.procs");
+            fs::write(procs, moved.to_string()).unwrap_or_else(|error| panic!("{names}: {error}"));
+        }
+        let shown = task.stats()["processes"].as_array().map(Vec::len);
+        assert_eq!(shown, Some(all.len()), "{controller}");
+        let top = host.bowline(["top", "--once", task.id()]).assert_code(0).out();
+        assert!(top.contains(&moved.to_string()), "{top}");
+        kill_process(Pid::from_raw(task.pid()).expect("a pid"), Signal::KILL).expect("it lives");
+        let report = task.wait();
+        assert_eq!(report.number("processes_killed"), 2, "{controller}: {report:?}");
+        assert!(!process_exists(moved));
+        elsewhere.remove();
+    }
 }
 
 #[test]

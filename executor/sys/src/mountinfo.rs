@@ -17,6 +17,8 @@ pub struct Mount {
     /// The part of the filesystem that is mounted here.
     pub root: PathBuf,
     pub target: PathBuf,
+    /// The mount's own options, such as `ro`.
+    pub flags: Vec<String>,
     pub kind: String,
     /// The filesystem's own options: for v1, the controllers.
     pub options: Vec<String>,
@@ -43,10 +45,12 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
     let (root, target) = (unescape(fields.nth(1)?), unescape(fields.next()?));
+    let list = |field: &[u8]| field.split(|byte| *byte == b',').map(text).collect();
+    let flags = list(fields.next()?);
     fields.find(|field| *field == b"-")?;
     let kind = text(fields.next()?);
-    let options = fields.nth(1)?.split(|byte| *byte == b',').map(text).collect();
-    Some(Mount { id, parent, root, target, kind, options })
+    let options = list(fields.nth(1)?);
+    Some(Mount { id, parent, root, target, flags, kind, options })
 }
 
 /// Undoes the kernel's escapes of space, tab, newline and backslash (`\040`).
@@ -92,5 +96,6 @@ nonsense
         assert_eq!(mounts[1].target, Path::new("/sys/fs/cgroup/cpu set"));
         assert_eq!(mounts[1].kind, "cgroup");
         assert_eq!(mounts[1].options, ["rw", "cpu", "cpuacct"]);
+        assert_eq!(mounts[0].flags, ["rw", "relatime"]);
     }
 }

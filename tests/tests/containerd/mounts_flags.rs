@@ -3,7 +3,7 @@
 
 use bowline_tests::Host;
 use bowline_tests::harness::Tmpfs;
-use bowline_tests::harness::containerd::{Bundle, Containerd};
+use bowline_tests::harness::containerd::{Bundle, Containerd, is_reference};
 use serde_json::json;
 
 use crate::containerd::mounts::{assert_says, refusal, text};
@@ -143,6 +143,42 @@ fn of_a_recursive_bind_the_top_alone_gets_the_named_flags() {
     let bundle = of(&containerd, &top, "rbind,rprivate,ro").script(script);
     assert_says(&containerd, &bundle, "rw,nosuid,nodev,relatime");
     drop((below, top));
+}
+
+#[test]
+fn flags_of_mounts_below_a_bind_are_locked_in_a_user_namespace() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let top = source(&host, "source", "rw");
+    std::fs::create_dir_all(top.path().join("in/below")).expect("a folder");
+    let below = source(&host, "source/in/below", "ro,noexec");
+    let beside = source(&host, "source/beside", "nosuid");
+    for (options, expected) in [
+        ("rbind,rrw", Err("ro")),
+        ("rbind,rexec", Err("noexec")),
+        ("rbind,rnoatime", Err("the mode of access times")),
+        ("rbind,rsuid", Ok("ro,noexec,relatime")),
+        ("rbind,rdev,rnodev", Ok("ro,nodev,noexec,relatime")),
+        ("bind,rrw", Ok("")),
+    ] {
+        let inside = top.path().join("in");
+        let script = "sed -n 's,.* / /mnt/below \\([a-z,]*\\) .*,\\1,p' /proc/self/mountinfo";
+        let options: Vec<&str> = options.split(',').collect();
+        let bind = json!({ "type": "bind", "source": text(&inside), "destination": "/mnt", "options": options });
+        let bundle = containerd.bundle().script(script).mount(&bind).with_users();
+        match expected {
+            Ok(flags) => assert_says(&containerd, &bundle, flags),
+            Err(flag) => {
+                let message = refusal(&containerd, &bundle);
+                let ours = message.contains(&format!("mount /mnt: {flag} of a mount below its source is locked"));
+                assert!(
+                    (ours || is_reference()) && message.contains("operation not permitted"),
+                    "{options:?}: {message}"
+                );
+            }
+        }
+    }
+    drop((beside, below, top));
 }
 
 #[test]

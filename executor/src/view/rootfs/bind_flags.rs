@@ -80,6 +80,37 @@ pub fn set_below(trees: &Trees, tree: BorrowedFd<'_>, options: &Options, binds: 
     keep_locked(trees, tree, &of_top, before)
 }
 
+/// Checks that no mount below the folder `source`, in this process's mount namespace, has a flag that `options` clear for
+/// all mounts: in a user namespace all of theirs are locked.
+///
+/// # Errors
+/// `BadSpec` naming the flag.
+pub fn check_below(source: BorrowedFd<'_>, options: &Options, binds: Binds) -> Result<()> {
+    let (set, clear) = (options.set_recursive, options.clear_recursive);
+    if !binds.in_user_namespace || set | clear == 0 {
+        return Ok(());
+    }
+    let below = stage::attributes_below(source).doing(Kind::Internal, || "cannot examine the mounts below it")?;
+    let lost = below.into_iter().find_map(|before| locked(before, before & !clear | set, set, clear));
+    lost.map_or(Ok(()), |flag| Err(is_locked(flag, "a mount below its source")))
+}
+
+/// The name of a locked flag that a mount had `before` and lacks `after`, although `set` and `clear` name it.
+fn locked(before: u64, after: u64, set: u64, clear: u64) -> Option<&'static str> {
+    let lost = before & !after;
+    let changed_times = (before ^ after) & ATIME_FIELD != 0 || (before ^ after) & libc::MOUNT_ATTR_NODIRATIME != 0;
+    let times_named = set & ACCESS_TIMES != 0 || clear & ATIME_FIELD != 0;
+    match lost & clear & LOCKABLE {
+        0 => (times_named && changed_times).then_some("the mode of access times"),
+        refused => Some(name_of(refused)),
+    }
+}
+
+fn is_locked(flag: &str, of: &str) -> Error {
+    let message = format!("{flag} of {of} is locked in a user namespace: operation not permitted");
+    Error::new(Kind::BadSpec, message).hint("leave the option out that names another")
+}
+
 /// All flags that no option names are cleared, but for access times, which are named whole or not at all.
 fn exactly(options: &Options) -> MountAttributes {
     let all = LOCKABLE | libc::MOUNT_ATTR_NOSYMFOLLOW;
@@ -92,13 +123,8 @@ fn exactly(options: &Options) -> MountAttributes {
 fn keep_locked(trees: &Trees, tree: BorrowedFd<'_>, options: &Options, before: u64) -> Result<()> {
     let after = stage::attributes(tree).doing(Kind::Internal, || "cannot examine its attributes")?;
     let cleared = |flags: u64| before & !after & flags;
-    let changed_times = (before ^ after) & ATIME_FIELD != 0 || (after & !before) & libc::MOUNT_ATTR_NODIRATIME != 0;
-    let times_named = options.set & ACCESS_TIMES != 0 || options.clear & ATIME_FIELD != 0;
-    let refused = cleared(options.clear & LOCKABLE);
-    if refused != 0 || times_named && (changed_times || cleared(libc::MOUNT_ATTR_NODIRATIME) != 0) {
-        let flag = if refused == 0 { "the mode of access times" } else { name_of(refused) };
-        let message = format!("{flag} of its source is locked in a user namespace: operation not permitted");
-        return Err(Error::new(Kind::BadSpec, message).hint("leave the option out that names another"));
+    if let Some(flag) = locked(before, after, options.set, options.clear) {
+        return Err(is_locked(flag, "its source"));
     }
     let set = cleared(LOCKABLE | libc::MOUNT_ATTR_NODIRATIME);
     if set == 0 {
@@ -114,6 +140,16 @@ mod tests {
 
     const RO: u64 = libc::MOUNT_ATTR_RDONLY;
     const NODIRATIME: u64 = libc::MOUNT_ATTR_NODIRATIME;
+
+    #[test]
+    fn a_flag_that_is_named_is_not_lost() {
+        let of = |before: u64, set: u64, clear: u64| locked(before, before & !clear | set, set, clear);
+        assert_eq!(of(RO | libc::MOUNT_ATTR_NOEXEC, 0, RO), Some("ro"));
+        assert_eq!((of(0, 0, RO), of(RO, RO, 0)), (None, None));
+        let times = Some("the mode of access times");
+        assert_eq!(of(0, libc::MOUNT_ATTR_NOATIME, ATIME_FIELD), times);
+        assert_eq!((of(0, NODIRATIME, 0), of(NODIRATIME, 0, NODIRATIME | ATIME_FIELD)), (times, times));
+    }
 
     #[test]
     fn what_is_not_named_is_cleared() {

@@ -109,6 +109,13 @@ pub fn name_of(flags: u64) -> &'static str {
     ATTRIBUTES.iter().find(|(_, set, bits)| *set && flags & bits != 0).map_or("a flag", |(name, ..)| name)
 }
 
+/// The MOUNT_ATTR_* that a mount has, by its options in mountinfo, which have no name for `strictatime`.
+pub fn attributes_of(options: &[String]) -> u64 {
+    let has = |name: &str| options.iter().any(|option| option == name);
+    let named = ATTRIBUTES.iter().filter(|(name, set, _)| *set && has(name)).fold(0, |all, (.., bits)| all | bits);
+    if has("noatime") || has("relatime") { named } else { named | libc::MOUNT_ATTR_STRICTATIME }
+}
+
 /// All names of options that are not a filesystem's own, sorted.
 pub fn names() -> Vec<String> {
     let attributes = ATTRIBUTES.iter().flat_map(|(name, ..)| [(*name).to_owned(), format!("r{name}")]);

@@ -117,21 +117,29 @@ pub fn open(spec: &Spec, bundle: &Path, binds: Binds, nobody: Option<BorrowedFd<
             }
             // By then, a mount of the host is the host's peer no more.
             let shared = options.propagation.is_some_and(|(propagation, _)| propagation == libc::MS_SHARED);
+            let mut below = Ok(());
+            let copy = |source: OwnedFd| {
+                if recursive {
+                    below = bind_flags::check_below(source.as_fd(), &options, binds);
+                }
+                trees.copy_of(source.as_fd(), recursive)
+            };
             let tree = match bind_source(mount, bundle, &path)? {
                 source @ BindSource::Root(_) if options.idmap.is_none() => return Ok(Source::Later(source)),
                 source @ BindSource::Host(_) if !in_user_namespace && !shared && options.idmap.is_none() => {
                     return Ok(Source::Later(source));
                 }
-                BindSource::Host(source) => trees.copy(&source, recursive),
+                BindSource::Host(source) => open_path(&source).and_then(copy),
                 source @ BindSource::Root(_) if is_in_earlier(spec, mount, &source) => {
                     mapped_later.push(owners(mount, spec, options.idmap == Some(true) && recursive)?);
                     return Ok(Source::Later(source));
                 }
-                BindSource::Root(inside) => open_path(&path)
-                    .and_then(|root| open_inside(root.as_fd(), &inside))
-                    .and_then(|source| trees.copy_of(source.as_fd(), recursive)),
+                BindSource::Root(inside) => {
+                    open_path(&path).and_then(|root| open_inside(root.as_fd(), &inside)).and_then(copy)
+                }
             };
             let tree = tree.map_err(|errno| no_source(mount, errno))?;
+            below?;
             if let Some(below) = options.idmap {
                 owners(mount, spec, below && recursive)?.show(tree.as_fd())?;
             }
@@ -379,6 +387,9 @@ fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {
 /// Applies a bind's options: attributes and propagation to the top mount alone unless they are recursive.
 fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, binds: Binds) -> Result<()> {
     let tree = tree.as_fd();
+    if let (Trees::Staged(_), true) = (trees, recursive) {
+        bind_flags::check_below(tree, options, binds)?;
+    }
     let propagate = |propagation, recursive| {
         let change = MountAttributes { propagation, ..MountAttributes::default() };
         trees.change(tree, recursive, change).doing(Kind::Internal, || "cannot set its propagation")

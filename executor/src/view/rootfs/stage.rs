@@ -6,9 +6,10 @@
 //! meanwhile.
 
 use std::cell::Cell;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -20,7 +21,7 @@ use rustix::mount::{self, MountFlags, MountPropagationFlags};
 
 use super::filesystem::{Filesystem, refused};
 use super::handle::file_type;
-use super::options::{ATIME_FIELD, is_label};
+use super::options::{self, ATIME_FIELD, is_label};
 
 /// MOUNT_ATTR_* flags, with their counterparts of mount(2) and statfs(2).
 const FLAGS: [(u64, MountFlags, u64); 5] = [
@@ -233,13 +234,7 @@ fn remount_flags(now: u64, set: u64, clear: u64) -> MountFlags {
 fn below(tree: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
     let top = mount_id(tree)?;
     let all = mountinfo::read("/proc/self/mountinfo")?;
-    let mut ids = vec![top];
-    let mut found = Vec::new();
-    // Each round finds a mount that lies on one found before.
-    while let Some(mount) = all.iter().find(|m| ids.contains(&m.parent) && !ids.contains(&m.id)) {
-        ids.push(mount.id);
-        found.push(mount);
-    }
+    let found = on(&all, top);
     let base = all.iter().find(|m| m.id == top).map(|m| &*m.target);
     let reach = |mount: &mountinfo::Mount| {
         let path = mount.target.strip_prefix(base?).ok()?;
@@ -253,6 +248,27 @@ fn below(tree: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
         io::Error::new(io::ErrorKind::Unsupported, message)
     };
     found.into_iter().map(|mount| reach(mount).ok_or_else(|| unreached(mount))).collect()
+}
+
+/// The mounts of `all` that lie on the mount `top`, or on one of these.
+fn on(all: &[mountinfo::Mount], top: u64) -> Vec<&mountinfo::Mount> {
+    let mut ids = vec![top];
+    let mut found = Vec::new();
+    // Each round finds a mount that lies on one found before.
+    while let Some(mount) = all.iter().find(|m| ids.contains(&m.parent) && !ids.contains(&m.id)) {
+        ids.push(mount.id);
+        found.push(mount);
+    }
+    found
+}
+
+/// The MOUNT_ATTR_* of each mount below the folder `source`, which is in this process's mount namespace.
+pub fn attributes_below(source: BorrowedFd<'_>) -> io::Result<Vec<u64>> {
+    let path = fs::readlinkat(fs::CWD, at(source), Vec::new())?;
+    let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+    let all = mountinfo::read("/proc/self/mountinfo")?;
+    let below = on(&all, mount_id(source)?).into_iter().filter(|mount| mount.target.starts_with(path));
+    Ok(below.map(|mount| options::attributes_of(&mount.flags)).collect())
 }
 
 /// The number of the mount that `fd` is on. Not by fdinfo: before Linux 5.14 a process that is not dumpable may not read

@@ -25,6 +25,7 @@ use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
 use bowline_spec::{Overhead, Sandbox, Update};
 use bowline_sys as sys;
 use jiff::Timestamp;
+use oci_spec::runtime::LinuxResources;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{Folder, Lock, SANDBOX_RECORD, StateDir};
@@ -325,6 +326,31 @@ impl From<&Joint> for JointLimits {
             pids: joint.pids,
             hugepages_bytes: joint.hugepages.clone(),
         }
+    }
+}
+
+impl JointLimits {
+    /// These limits as OCI resources.
+    pub fn to_oci(&self) -> LinuxResources {
+        let set = |list: &Option<String>| list.as_ref().and_then(|list| list.parse().ok());
+        let joint = Joint {
+            shares: self.cpu_shares,
+            quota_us: self.cpu_quota_usec,
+            period_us: self.cpu_period_usec,
+            rt_runtime_us: self.cpu_realtime_usec,
+            rt_period_us: self.cpu_realtime_period_usec,
+            cpus: set(&self.cpus),
+            mems: set(&self.mems),
+            memory: self.memory_bytes,
+            swap: self.swap_bytes,
+            memory_low: self.memory_low_bytes,
+            memory_min: self.memory_min_bytes,
+            memory_high: self.memory_high_bytes,
+            pids: self.pids,
+            hugepages: self.hugepages_bytes.clone(),
+            notes: Vec::new(),
+        };
+        joint.to_oci()
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Limits, Sandbox, assert_cgroup_is, eventually, is_slow, only_v2, weight};
+use serde_json::{Value, json};
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -35,6 +36,29 @@ fn a_given_budget_is_in_the_kernels_files() {
     assert_eq!((task.cgroup_file("pids", "pids.max"), sandbox.limits()), ("7".to_owned(), limits));
     assert!(task.cgroup("pids").starts_with(sandbox.cgroup("pids")), "{:?}", task.cgroup("pids"));
     task.end();
+}
+
+#[test]
+fn a_joint_limit_that_others_change_is_shown_beside_the_one_asked() {
+    let host = Host::new();
+    let toml = "cpu = {limit = 0.5, shares = 512, cpuset = '0'}\nmemory = {limit = '64M', low = '32M'}\npids = 50";
+    let sandbox = host.sandbox().toml(toml).create();
+    let member = sandbox.task(IDLE).start();
+    assert_eq!(sandbox.inspect()["differing_limits"], Value::Null);
+    let file = if only_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+    fs::write(sandbox.cgroup("memory").join(file), "61440000").expect("root may");
+    let differing = json!([{"file": file, "asked": "67108864", "is": "61440000"}]);
+    assert_eq!(sandbox.inspect()["differing_limits"], differing);
+    let sentence = format!("{file} of its sandbox's cgroup is 61440000, not 67108864");
+    let explained = member.bowline("explain", []).assert_code(0).out();
+    assert!(explained.contains(&sentence) && !explained.contains("nothing holds it back"), "{explained}");
+    sandbox.update(["--memory=70M"]);
+    assert_eq!(sandbox.inspect()["differing_limits"], Value::Null);
+    // Of its members' limits too, whose sum they are.
+    let summed = host.sandbox().toml("budget = 'members'").create();
+    let tasks = [summed.task(IDLE).flag("--memory=32M").start(), summed.task(IDLE).flag("--memory=16M").start()];
+    assert_eq!(summed.inspect()["differing_limits"], Value::Null);
+    tasks.iter().chain([&member]).for_each(|task| drop(task.end()));
 }
 
 #[test]

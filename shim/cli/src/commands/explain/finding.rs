@@ -31,6 +31,8 @@ pub struct Facts {
     pub events: Vec<Entry>,
     /// The limits of which the cgroup's files say something else than was asked for.
     pub differing_limits: Vec<Difference>,
+    /// Those of its sandbox's cgroup.
+    pub differing_joint_limits: Vec<Difference>,
     /// Two readings of the task, a moment apart.
     pub readings: Option<(Stats, Stats)>,
     /// Two readings of the task's sandbox.

@@ -39,6 +39,7 @@ use serde::Serialize;
 
 use crate::commands::events;
 use crate::commands::inspect::examine;
+use crate::commands::sandbox::inspection;
 use crate::input::filter::NOT_ANSWERING;
 use crate::reach;
 use crate::ui::colour;
@@ -86,6 +87,10 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         found = examine(state, id).await?;
     }
     let found = found.beside_the_kernel(state);
+    let sandbox = match &found.sandbox {
+        Some(sandbox) if found.pid.is_some() => inspection::examine(state, sandbox).await.ok(),
+        _ => None,
+    };
     let mut facts = Facts {
         status: found.status,
         cgroup: found.cgroup,
@@ -95,6 +100,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         health: found.health,
         started_at: found.started_at,
         differing_limits: found.differing_limits,
+        differing_joint_limits: sandbox.map(|sandbox| sandbox.beside_the_kernel().differing_limits).unwrap_or_default(),
         ..Facts::default()
     };
     let mut reader = Reader::open(state.events())?;

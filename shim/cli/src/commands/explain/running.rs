@@ -21,6 +21,7 @@ const NEAR: f64 = 90.0;
 
 /// Returns the findings for a task that has not ended.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
+    let own = Subject { whose: "its", cgroup: "own", events: &facts.events };
     let mut all = Vec::new();
     match facts.status.as_str() {
         "paused" => all.push(Finding::cause("paused", "it is paused: all its processes are frozen until `resume`")),
@@ -34,14 +35,13 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         _ => {}
     }
     if let Some((before, now)) = &facts.readings {
-        let own = Subject { whose: "its", cgroup: "own", events: &facts.events };
         all.extend(limits(&own, before, now));
         all.extend(pressure("cpu", "for a CPU", now.cpu.pressure.as_ref()));
         all.extend(pressure("memory", "for memory to be freed or read again", now.memory.pressure.as_ref()));
         all.extend(pressure("io", "for a disk", now.io.pressure.as_ref()));
     }
     if let Some((before, now)) = &facts.joint {
-        all.extend(limits(&Subject { whose: "its sandbox's", cgroup: "sandbox", events: &[] }, before, now));
+        all.extend(limits(&SANDBOXS, before, now));
     }
     if !facts.stuck.is_empty() {
         let number = facts.stuck.len() as u64;
@@ -56,7 +56,8 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
             Finding::warning("uninterruptible", sentence).with("processes", Some(number)).with("names", Some(names)),
         );
     }
-    all.extend(facts.differing_limits.iter().map(differing));
+    all.extend(facts.differing_limits.iter().map(|limit| differing(&own, limit)));
+    all.extend(facts.differing_joint_limits.iter().map(|limit| differing(&SANDBOXS, limit)));
     if let Some(health) = &facts.health {
         all.extend(ended::unhealthy(health).map(|finding| finding.a_cause_if(true)));
         if health.status != HealthStatus::Unhealthy && health.failing_streak > 0 {
@@ -71,15 +72,16 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-fn differing(limit: &Difference) -> Finding {
+fn differing(of: &Subject<'_>, limit: &Difference) -> Finding {
     let Difference { file, asked, is } = limit;
     let sentence = format!(
-        "{file} of its cgroup is {}, not {} as asked for: somebody else has changed it",
+        "{file} of {} cgroup is {}, not {} as asked for: somebody else has changed it",
+        of.whose,
         shown(is),
         shown(asked)
     );
     let finding = Finding::warning("limit_differs", sentence).with("file", Some(file.as_str()));
-    finding.with("asked", Some(asked.as_str())).with("is", Some(is.as_str()))
+    finding.with("asked", Some(asked.as_str())).with("is", Some(is.as_str())).with("of", Some(of.cgroup))
 }
 
 /// Whose limits are checked: the task's own or its sandbox's.
@@ -89,6 +91,8 @@ struct Subject<'a> {
     /// The events that tell of its earlier limits.
     events: &'a [Entry],
 }
+
+const SANDBOXS: Subject<'static> = Subject { whose: "its sandbox's", cgroup: "sandbox", events: &[] };
 
 fn limits(of: &Subject<'_>, before: &Stats, now: &Stats) -> Vec<Finding> {
     let all = [

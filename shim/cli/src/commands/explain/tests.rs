@@ -234,9 +234,14 @@ fn nothing_is_found_where_nothing_is() {
 #[test]
 fn a_limit_that_somebody_else_has_changed_is_told() {
     let [file, asked, is] = ["memory.max", "67108864", "max"].map(str::to_owned);
-    let differing_limits = vec![Difference { file, asked, is }];
-    let facts = Facts { status: "running".to_owned(), differing_limits, ..facts() };
-    has(&running::findings(&facts), "limit_differs", Severity::Warning, &["memory.max", "is max, not 67108864"]);
+    let differing = vec![Difference { file, asked, is }];
+    let running = || Facts { status: "running".to_owned(), ..facts() };
+    let own = Facts { differing_limits: differing.clone(), ..running() };
+    let joint = Facts { differing_joint_limits: differing, ..running() };
+    for (facts, whose) in [(own, "of its cgroup"), (joint, "of its sandbox's cgroup")] {
+        let found = running::findings(&facts);
+        has(&found, "limit_differs", Severity::Warning, &["memory.max", whose, "is max, not 67108864"]);
+    }
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! What is known of a sandbox, and what of it differs from its description.
 
+use bowline_client::spawn;
+use bowline_executor::internal::housekeeping::{Cgroups, Difference};
 use bowline_model::folder::StateDir;
 use bowline_model::sandbox::SandboxState;
 use bowline_model::{Kind, Result};
+use bowline_spec::Enforcement;
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
@@ -18,8 +21,26 @@ pub struct Inspection {
     pub status: &'static str,
     #[serde(flatten)]
     pub state: Option<SandboxState>,
+    /// The joint limits of which the cgroup's files say something else: somebody else has changed them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differing_limits: Vec<Difference>,
     /// All tasks that are or were members.
     pub tasks: Vec<TaskId>,
+}
+
+impl Inspection {
+    /// What is known of a sandbox that lives, beside what the kernel says of its limits.
+    pub fn beside_the_kernel(mut self) -> Inspection {
+        let limited = |state: &&SandboxState| state.record.sandbox.cgroup != Enforcement::Off;
+        // Who cannot ask the kernel is shown what is recorded.
+        if let Some(state) = self.state.as_ref().filter(limited)
+            && let Ok(cgroups) = spawn::systemd().and_then(Cgroups::of_host)
+        {
+            self.differing_limits =
+                cgroups.differences(&state.record.cgroup, &state.budget.to_oci()).unwrap_or_default();
+        }
+        self
+    }
 }
 
 /// Collects what is known of one sandbox, from its shim or its folder.
@@ -60,7 +81,8 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
             }
         }
     };
-    Ok(Inspection { id: id.clone(), status, state: Some(found), tasks: state.members(id)? })
+    let tasks = state.members(id)?;
+    Ok(Inspection { id: id.clone(), status, state: Some(found), differing_limits: Vec::new(), tasks })
 }
 
 /// Reports how the sandbox differs from its description, unless that was `told` before, and which limits this host does

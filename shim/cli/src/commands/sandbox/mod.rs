@@ -4,7 +4,7 @@
 //! tasks.
 
 mod create;
-mod inspection;
+pub mod inspection;
 mod rm;
 
 use bowline_client::spawn::Programs;
@@ -28,7 +28,7 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
     match command {
         SandboxCommand::Create(args) => create::run(state, *args).await,
         SandboxCommand::Ls { json, quiet } => list(state, json, quiet).await,
-        SandboxCommand::Inspect { id } => json::print(&examine(state, &id).await?).map(|()| 0),
+        SandboxCommand::Inspect { id } => json::print(&examine(state, &id).await?.beside_the_kernel()).map(|()| 0),
         SandboxCommand::Stats { id, json } => {
             let folder = bowline_client::sandbox::folder(state, &id)?;
             if let Err(held) = bowline_client::look(&folder, &id).await
@@ -86,7 +86,7 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
             Err(_) if !seen.as_ref().is_ok_and(Folder::is_still_there) => {}
             Err(error) if error.kind() == Kind::Damaged => {
                 let tasks = state.members(&id)?;
-                all.push(Inspection { id, status: "damaged", state: None, tasks });
+                all.push(Inspection { id, status: "damaged", state: None, differing_limits: Vec::new(), tasks });
             }
             Err(error) => settle(Err(error.within(format_args!("sandbox {id}"))), &mut code),
         }

@@ -78,6 +78,29 @@ fn files_without_a_property_keep_their_values_across_updates() {
 }
 
 #[test]
+fn what_others_have_systemd_write_over_comes_back_with_an_update() {
+    if lacks_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = with_files(&host, "'pids.max' = '50'");
+    let names = ["memory.oom.group", "cpu.idle", "pids.max", "memory.max"];
+    let both = ["--memory=70M", "--unified=memory.oom.group=1", "--unified=cpu.idle=1"];
+    task.bowline("update", both).assert_code(0);
+    systemctl(&["set-property", "--runtime", "--", &scope(&task), "TasksMax=20", "CPUWeight=30"]);
+    eventually("systemd has written", || (task.cgroup_file("", "pids.max") == "20").then_some(()));
+    assert_eq!(files(&task, names), ["0", "0", "20", "73400320"]);
+    task.bowline("update", ["--memory=71M"]).assert_code(0);
+    assert_eq!(files(&task, names), ["1", "1", "20", "74448896"]);
+    assert_shows(&scope(&task), &["CPUWeight=idle"]);
+    // And what somebody writes there, by hand.
+    std::fs::write(task.cgroup("memory").join("memory.oom.group"), "0").expect("root may");
+    task.bowline("update", ["--cpus=0.5"]).assert_code(0);
+    assert_eq!(files(&task, names), ["1", "1", "20", "74448896"]);
+    task.end();
+}
+
+#[test]
 fn what_a_scope_starts_with_outlives_updates_and_reloads() {
     if lacks_systemd() || !only_v2() {
         return;

@@ -69,7 +69,8 @@ impl Layout {
     }
 
     /// Changes the limits of a cgroup with processes in it: all, or none. For a unit, `tell`
-    /// reports the same change to systemd, and returns once systemd has written its files.
+    /// reports the same change to systemd, and returns once systemd has written its files. Of the limits that were asked
+    /// for `before`, those come into effect again that systemd may have written over since.
     ///
     /// Call this from a worker: memory may have to be reclaimed.
     ///
@@ -80,10 +81,12 @@ impl Layout {
         &self,
         cgroup: &Cgroup,
         resources: &LinuxResources,
+        before: &LinuxResources,
         tell: impl Fn(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
         let limits = self.limits_of(cgroup, resources)?;
-        self.change_to(cgroup, &limits, tell)
+        let before = if cgroup.unit().is_some() { self.limits(before)? } else { Vec::new() };
+        self.change_to(cgroup, &limits, before, tell)
     }
 
     /// As [`Layout::change`], to limits that this version has, in the form in which systemd keeps them.
@@ -91,10 +94,13 @@ impl Layout {
         &self,
         cgroup: &Cgroup,
         limits: &[Limit],
+        before: Vec<Limit>,
         tell: impl Fn(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
         if let (Version::V2, Some(unit), Some(dir)) = (self.version(), cgroup.unit(), cgroup.dir(0)) {
-            return self.change_unit(cgroup, dir, limits, |properties| tell(unit, properties));
+            let again = self.overwritten(dir, before, limits);
+            return self
+                .change_unit(cgroup, dir, [again.as_slice(), limits].concat(), |properties| tell(unit, properties));
         }
         let mut old = OldValues::default();
         let mut change = || {
@@ -111,9 +117,10 @@ impl Layout {
         &self,
         cgroup: &Cgroup,
         dir: BorrowedFd<'_>,
-        limits: &[Limit],
+        limits: Vec<Limit>,
         tell: impl Fn(Vec<Property>) -> Result<()>,
     ) -> Result<()> {
+        let limits = limits.as_slice();
         let writes: Vec<(&Limit, Write)> =
             limits.iter().flat_map(|limit| self.writes(limit).into_iter().map(move |write| (limit, write))).collect();
         let mut old = OldValues::default();
@@ -152,6 +159,21 @@ impl Layout {
             self.put_back(cgroup, old);
             kept.put_back(dir);
         })
+    }
+
+    /// The limits asked for `before` that systemd has written over, and that the `limits` of now leave as they are.
+    fn overwritten(&self, dir: BorrowedFd<'_>, before: Vec<Limit>, limits: &[Limit]) -> Vec<Limit> {
+        let weighs = limits.iter().any(|limit| v2::cpu_weight(limit).is_some());
+        let is_now = |write: &Write| limits.iter().flat_map(|limit| self.writes(limit)).any(|now| now.is_where(write));
+        let is_lost = |limit: &Limit| {
+            self.writes(limit).iter().any(|write| {
+                systemd::is_overwritten(&write.file)
+                    && !(weighs && write.file == CPU_IDLE)
+                    && !is_now(write)
+                    && read_at(dir, &write.file).is_ok_and(|text| text.trim() != write.value.trim())
+            })
+        };
+        before.into_iter().filter(is_lost).collect()
     }
 
     /// Remembers the value before the first write to a file, and makes room for a lower limit of memory.

@@ -49,6 +49,6 @@ impl Layout {
             None => self.open(parent)?,
         };
         let limit = Limit::MemoryMin(Amount(Some(sum)));
-        cgroup.map_or(Ok(()), |cgroup| self.change_to(&cgroup, &[limit], tell))
+        cgroup.map_or(Ok(()), |cgroup| self.change_to(&cgroup, &[limit], Vec::new(), tell))
     }
 }

@@ -42,7 +42,7 @@ impl Layout {
     ) -> Result<()> {
         let dir = self.index("cpuset").and_then(|index| cgroup.dir(index));
         let (Some(dir), Some(cpu), false) = (dir, resources.cpu(), self.is_unified("cpuset")) else {
-            return self.change(cgroup, resources, tell);
+            return self.change(cgroup, resources, &LinuxResources::default(), tell);
         };
         let [cpus, mems] = FILES;
         let sets = [(cpus, cpu.cpus().as_deref()), (mems, cpu.mems().as_deref())];
@@ -58,7 +58,7 @@ impl Layout {
                         .hint("choose what its parent cgroup has, and the cgroups below it need")
                 })?;
             }
-            self.change(cgroup, resources, tell)
+            self.change(cgroup, resources, &LinuxResources::default(), tell)
         };
         lead().inspect_err(|_| {
             for (file, value) in &before {

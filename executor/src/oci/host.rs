@@ -184,6 +184,16 @@ pub fn limits_of(task: &Task, folder: &Folder) -> Result<LinuxResources> {
     Ok(spec.linux().as_ref().and_then(|linux| linux.resources().clone()).unwrap_or_default())
 }
 
+/// The limits that a description has as raw files, or that its bundle has.
+pub fn raw_limits_of(task: &Task, folder: &Folder) -> LinuxResources {
+    if task.bundle.is_some() {
+        return bundle::kept_limits(folder).unwrap_or_default();
+    }
+    let mut limits = LinuxResources::default();
+    limits.set_unified(Some(task.unified.clone().into_iter().collect()));
+    limits
+}
+
 /// The facts that the limits of `task` are checked against; none for limits that it does not have.
 fn limits(task: &Task) -> Host {
     let mut host = Host { cgroup_v2: cgroup::is_v2(), ..Host::default() };

@@ -22,5 +22,5 @@ mod properties;
 
 pub use driver::Driver;
 pub use name::Unit;
-pub use overwritten::Overwritten;
+pub use overwritten::{Overwritten, is_overwritten};
 pub use properties::{Property, Value, kept, of_change, of_limits, oom_policy};

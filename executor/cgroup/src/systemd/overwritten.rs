@@ -13,6 +13,11 @@ use crate::tree::{read_at, write_at};
 
 const FILES: [&str; 4] = ["memory.oom.group", "memory.zswap.writeback", "cpu.idle", "io.bfq.weight"];
 
+/// Whether systemd may write the file of a unit without having been told of its value.
+pub fn is_overwritten(file: &str) -> bool {
+    FILES.contains(&file)
+}
+
 /// The texts of these files of one cgroup, as they were.
 #[derive(Debug, Default)]
 pub struct Overwritten(Vec<(&'static str, String)>);

@@ -210,7 +210,8 @@ impl Cgroups {
             None => opened,
         };
         configuration::keep_swap(&self.layout, &cgroup, &mut resources);
-        self.layout.change(&cgroup, &resources, |unit, properties| self.systemd.change(unit, properties))
+        let before = LinuxResources::default();
+        self.layout.change(&cgroup, &resources, &before, |unit, properties| self.systemd.change(unit, properties))
     }
 
     /// Gives the cgroup at `path` the smallest share of CPU time when CPU time is short: 2 shares, a weight of 1.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use bowline_cgroup::Unit;
+use bowline_cgroup::{Cgroup, Unit};
 use bowline_error::Result;
 use bowline_model::events::{Event, Throttled};
 use bowline_model::stats;
@@ -91,7 +91,11 @@ impl Supervisor {
     async fn change(&self, task: &Task, changes: &LinuxResources) -> Result<()> {
         // The kernel may have to reclaim memory first; the loop goes on meanwhile.
         let tell = |unit: &Unit, properties| self.config.systemd.change(unit, properties);
-        let worker = task.with_cgroup(|c| worker::start("the update", || self.layout.change(c, changes, tell)))??;
+        let before =
+            task.facts.read(|facts| facts.record.task.as_ref().map(|of| host::raw_limits_of(of, &task.folder)));
+        let before = before.unwrap_or_default();
+        let change = |cgroup: &Cgroup| self.layout.change(cgroup, changes, &before, tell);
+        let worker = task.with_cgroup(|cgroup| worker::start("the update", || change(cgroup)))??;
         let changed = worker.answer().await;
         if !task.is_live() {
             return Err(task.has_exited());

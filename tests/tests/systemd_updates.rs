@@ -2,7 +2,7 @@
 //! what systemd writes. Returns at once on a host without systemd and cgroup v2.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, assert_shows, eventually, lacks_systemd, only_v2, show, systemctl};
+use bowline_tests::harness::{Task, assert_shows, eventually, lacks_systemd, only_v2, show, skip, systemctl};
 use serde_json::{Value, json};
 
 const SYSTEMD: &str = "--cgroup-driver=systemd";
@@ -97,6 +97,26 @@ fn what_others_have_systemd_write_over_comes_back_with_an_update() {
     std::fs::write(task.cgroup("memory").join("memory.oom.group"), "0").expect("root may");
     task.bowline("update", ["--cpus=0.5"]).assert_code(0);
     assert_eq!(files(&task, names), ["1", "1", "20", "74448896"]);
+    task.end();
+}
+
+#[test]
+fn a_word_on_compressed_pages_is_told_to_systemd() {
+    if lacks_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = with_files(&host, "'memory.zswap.writeback' = '0'");
+    let knows = show(&scope(&task), "MemoryZSwapWriteback");
+    if knows.trim().is_empty() {
+        return skip("this systemd has no such property");
+    }
+    assert_eq!(knows.trim(), "MemoryZSwapWriteback=no");
+    systemctl(&["set-property", "--runtime", "--", &scope(&task), "TasksMax=99"]);
+    eventually("systemd has written", || (task.cgroup_file("", "pids.max") == "99").then_some(()));
+    assert_eq!(task.cgroup_file("", "memory.zswap.writeback"), "0");
+    task.bowline("update", ["--unified=memory.zswap.writeback=1"]).assert_code(0);
+    assert_shows(&scope(&task), &["MemoryZSwapWriteback=yes"]);
     task.end();
 }
 

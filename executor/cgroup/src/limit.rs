@@ -25,6 +25,8 @@ pub enum Limit {
     SwapMax(Amount),
     /// Bytes of compressed swap.
     ZswapMax(Amount),
+    /// Whether compressed pages may be written to swap.
+    ZswapWriteback(bool),
     /// Bytes above which the task is slowed down.
     MemoryHigh(Amount),
     /// Bytes below which memory is reclaimed from others first.

@@ -107,6 +107,7 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
         // `Layout::limits` refuses limits that only v2 has.
         Limit::SwapMax(_)
         | Limit::ZswapMax(_)
+        | Limit::ZswapWriteback(_)
         | Limit::MemoryHigh(_)
         | Limit::MemoryMin(_)
         | Limit::CpuWeight(_)

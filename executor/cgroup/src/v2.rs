@@ -109,6 +109,9 @@ pub fn write(limit: &Limit) -> Option<Write> {
             Some(Write::new("memory", "memory.swap.max", most).met_without(none))
         }
         Limit::ZswapMax(most) => amount("memory", "memory.zswap.max", *most),
+        Limit::ZswapWriteback(may) => {
+            Some(Write::new("memory", "memory.zswap.writeback", u8::from(*may)).met_without(*may))
+        }
         Limit::MemoryHigh(most) => amount("memory", "memory.high", *most),
         Limit::MemoryLow(low) => amount("memory", "memory.low", *low),
         Limit::MemoryMin(min) => amount("memory", "memory.min", *min),
@@ -157,6 +160,7 @@ pub fn default_of(write: &Write) -> Option<String> {
     }
     Some(match write.file.as_str() {
         "memory.low" | "memory.min" => "0".to_owned(),
+        "memory.zswap.writeback" => "1".to_owned(),
         "memory.max" | "memory.high" | "memory.swap.max" | "memory.zswap.max" | "pids.max" => "max".to_owned(),
         "cpu.max" => format!("max {PERIOD}"),
         "cpu.weight" => DEFAULT_WEIGHT.to_string(),

@@ -15,6 +15,7 @@ pub fn is_known(file: &str) -> bool {
             | "memory.min"
             | "memory.swap.max"
             | "memory.zswap.max"
+            | "memory.zswap.writeback"
             | "pids.max"
             | "cpu.weight"
             | "cpu.max"
@@ -37,10 +38,11 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
         "memory.min" => memory(Limit::MemoryMin),
         "memory.swap.max" => memory(Limit::SwapMax),
         "memory.zswap.max" => memory(Limit::ZswapMax),
+        "memory.zswap.writeback" => flag(text).map(Limit::ZswapWriteback).map(one),
         "pids.max" => number::count(text).map(Limit::Pids).map(one),
         "cpu.weight" => number::whole(text).map(Limit::CpuWeight).map(one),
         "cpu.max" => cpu_max(text).map(one),
-        "cpu.idle" => number::whole(text).filter(|idle| *idle < 2).map(|idle| one(Limit::CpuIdle(idle.cast_signed()))),
+        "cpu.idle" => flag(text).map(|idle| one(Limit::CpuIdle(idle.into()))),
         "cpuset.cpus" if !text.is_empty() => Some(one(Limit::Cpus(text.into()))),
         "cpuset.mems" if !text.is_empty() => Some(one(Limit::MemoryNodes(text.into()))),
         "io.weight" => io_weight(text).map(one),
@@ -57,6 +59,11 @@ pub fn weight_of_nice(value: &str) -> Option<u64> {
     let number = i32::try_from(number::whole(number)?).ok()?;
     let nice = Some(if below { -number } else { number }).filter(|nice| (-20..20).contains(nice))?;
     Some((100.0 * 1.25f64.powi(-nice)).round() as u64)
+}
+
+/// Parses `0` or `1`.
+fn flag(text: &str) -> Option<bool> {
+    number::whole(text).filter(|flag| *flag < 2).map(|flag| flag == 1)
 }
 
 fn one(limit: Limit) -> Vec<Limit> {
@@ -120,6 +127,7 @@ mod tests {
             ("cpu.max", "5", vec![Limit::CpuQuotaAlone(5)]),
             ("cpu.max", " 5\t010 ", vec![Limit::CpuQuota(CpuQuota { quota: Some(5), period: Some(10) })]),
             ("cpu.idle", "1", vec![Limit::CpuIdle(1)]),
+            ("memory.zswap.writeback", "0", vec![Limit::ZswapWriteback(false)]),
             ("memory.max", "1M", vec![Limit::MemoryMax(Amount(Some(1 << 20)))]),
             ("memory.swap.max", "0x1000", vec![Limit::SwapMax(Amount(Some(4096)))]),
             ("pids.max", "010", vec![Limit::Pids(Amount(Some(8)))]),

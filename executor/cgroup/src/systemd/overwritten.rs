@@ -1,11 +1,12 @@
-//! Files of v2 that systemd writes with every change of a unit, and of which it cannot be told while the unit runs.
+//! Files of v2 that systemd writes with every change of a unit, and of which some systemd cannot be told while the unit
+//! runs.
 //!
 //! ```text
 //!   read ─► systemd applies a change, and writes its defaults ─► put back
 //! ```
 //!
-//! systemd has `OOMPolicy=` for `memory.oom.group`, when a scope is made; an older one has nothing for `cpu.idle`.
-//! Source: cgroup_context_apply() of systemd 257.
+//! systemd has `OOMPolicy=` for `memory.oom.group`, when a scope is made; an older one has nothing for `cpu.idle`, and
+//! before 256 nothing for `memory.zswap.writeback`. Source: cgroup_context_apply() of systemd 257.
 
 use std::os::fd::BorrowedFd;
 

@@ -50,6 +50,9 @@ const OOM_POLICY: &str = "OOMPolicy";
 /// The file of the same, as text of the kernel's.
 const OOM_GROUP: &str = "memory.oom.group";
 
+/// Whether compressed pages may be written to swap.
+const ZSWAP_WRITEBACK: &str = "MemoryZSwapWriteback";
+
 /// The number by which systemd's properties say "no limit".
 const INFINITY: u64 = u64::MAX;
 
@@ -152,6 +155,7 @@ impl Property {
         match (self.name.as_str(), &self.value) {
             ("CPUWeight", Value::Number(0)) => Some(252),
             ("MemoryZSwapMax" | OOM_POLICY, _) => Some(253),
+            (ZSWAP_WRITEBACK, _) => Some(256),
             _ => None,
         }
     }
@@ -210,6 +214,7 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
         }
         // The weight that means idle, since systemd 252: any other would be written over it.
         (Limit::CpuIdle(1), Version::V2) => ("CPUWeight", 0),
+        (Limit::ZswapWriteback(may), Version::V2) => return put(out, ZSWAP_WRITEBACK, Value::Flag(*may)),
         (Limit::CpuQuota(cpu), _) => return quota(out, cpu, version),
         (Limit::CpuQuotaAlone(cpu), _) => return quota(out, &alone(*cpu), version),
         (Limit::Cpus(cpus), _) => return set(out, "AllowedCPUs", cpus),
@@ -244,6 +249,7 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
             | Limit::MemoryLow(_)
             | Limit::MemoryMin(_)
             | Limit::ZswapMax(_)
+            | Limit::ZswapWriteback(_)
             | Limit::MemoryAndSwapMax { .. }
             | Limit::SwapMax(_)
             | Limit::CpuWeight(_),
@@ -464,6 +470,9 @@ mod tests {
         assert_eq!(policy("kill").since(), Some(253));
         assert_eq!(weight(0)[0].since(), Some(252));
         assert_eq!(weight(50)[0].since(), None);
+        let writeback = of(&[("memory.zswap.writeback", "0\n")]);
+        assert_eq!(writeback, [property("MemoryZSwapWriteback", Value::Flag(false))]);
+        assert_eq!(writeback[0].since(), Some(256));
     }
 
     #[test]

@@ -247,6 +247,7 @@ VM_CASES = apparmor bad_input::limits cgroup::commands cgroup::meddled cgroup::s
 	sandbox::budgets sandbox::limits sandbox::systemd shim_cgroup slice stats systemd_updates units update watch \
 	adoption::limits_change_and_kills_are_counted_once \
 	adoption::the_installed_units_adopt_tasks_whose_shim_died \
+	bundle_run::an_update_replaces_a_raw_value_of_its_bundle bundle_run::its_cgroup_may_be_a_unit \
 	bundle_run::its_limits_can_be_changed_while_it_runs conformance::limits_of_the_cgroup \
 	containerd::bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd::control::pause_freezes_and_resume_thaws containerd::control::update_changes_limits_of_what_runs \

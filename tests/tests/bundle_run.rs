@@ -147,6 +147,27 @@ fn its_limits_can_be_changed_while_it_runs() {
 }
 
 #[test]
+fn its_cgroup_may_be_a_unit() {
+    if lacks_systemd() {
+        return;
+    }
+    let host = Host::new();
+    for driver in ["systemd", "auto"] {
+        let id = host.new_id();
+        let folder = bundle(&host, &shell("exec sleep 1000"), |config| {
+            config["linux"]["cgroupsPath"] = format!("system.slice:ref:{id}").into();
+        });
+        let task = of(&host, &folder).named(&id).flag(format!("--cgroup-driver={driver}")).start();
+        let scope = format!("ref-{id}.scope");
+        assert_cgroup_is_below(task.pid(), &format!("/system.slice/{scope}"));
+        task.kill_shim(task.shim_pid());
+        task.exec("true").assert_code(0);
+        task.end();
+        assert_forgotten(&scope);
+    }
+}
+
+#[test]
 fn an_update_replaces_a_raw_value_of_its_bundle() {
     if !only_v2() {
         return;

@@ -61,6 +61,8 @@ pub fn configure(task: &Task, bundle: &Path, id: &TaskId, folder: &Folder) -> Re
     let asked = bundle::asked_cgroup(&spec).filter(|path| !path.starts_with(OUR_CGROUPS));
     let names_cgroup = asked.is_some();
     let path = match asked {
+        // A unit's, as a description's `cgroup` may be.
+        Some(unit) if !unit.starts_with('/') && unit.contains(':') => unit.to_owned(),
         Some(_) => bundle::cgroup_path(asked, id),
         None => format!("{}/{id}", cgroup::of_sandbox(id)),
     };
@@ -135,6 +137,8 @@ mod tests {
         assert_eq!(path(CONFIG), Some("/bowline/web/web".into()));
         assert_eq!(path(&CONFIG.replace("\"/bowline/a/a\"", "\"\"")), Some("/bowline/web/web".into()));
         assert_eq!(path(&CONFIG.replace("/bowline/a/a", "jobs/a")), Some("/jobs/a".into()));
+        let unit = "system.slice:jobs:a";
+        assert_eq!(path(&CONFIG.replace("/bowline/a/a", unit)), Some(unit.into()));
     }
 
     #[test]

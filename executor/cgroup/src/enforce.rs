@@ -26,7 +26,7 @@ use crate::values::{Amount, Ids};
 use crate::version::Version;
 use crate::version_support;
 use crate::write::Write;
-use crate::{device_list, devices, v1, v2};
+use crate::{device_list, devices, huge_pages, v1, v2};
 
 impl Layout {
     /// Puts the limits of `resources` into effect on a new cgroup.
@@ -328,6 +328,11 @@ fn judge(
     match (written, limit) {
         (Ok(()), _) => Ok(()),
         (Err(Errno::NOENT), _) if write.met_without => Ok(()),
+        (Err(Errno::NOENT), Limit::Hugepages { size, .. }) if huge_pages::lacks(size) => {
+            let has = huge_pages::sizes().into_iter().collect::<Vec<_>>().join(", ");
+            let error = refused(Kind::Unsupported, &"this host has no pages of that size");
+            Err(error.hint(format!("it has pages of {has}")))
+        }
         (Err(Errno::NOENT), _) => Err(refused(Kind::Unsupported, &"this host has no such file")
             .hint("its controller is missing, or not handed down by a parent cgroup; see `bowline doctor`")),
         // v1 answers this to a limit that is too low; v2 would kill.

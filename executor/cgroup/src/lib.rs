@@ -19,6 +19,7 @@ mod exec_group;
 mod files;
 mod freezing;
 mod hierarchy;
+pub mod huge_pages;
 mod identity;
 mod join;
 mod layout;

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use bowline_cgroup as cgroup;
+pub use bowline_cgroup::huge_pages::sizes as hugepage_sizes;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::folder::Folder;
 use bowline_spec::budget::MemoryQos;
@@ -20,7 +21,6 @@ use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
 
 use crate::oci::bundle;
-pub use crate::oci::huge_pages::sizes as hugepage_sizes;
 use crate::oci::tolerance::LARGEST_CONFIG;
 use crate::rights::claimed_uid::ClaimedUid;
 use crate::rights::lsm;

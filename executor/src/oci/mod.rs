@@ -9,7 +9,6 @@ pub(crate) mod bundle;
 pub(crate) mod bundle_task;
 pub(crate) mod features;
 pub(crate) mod host;
-pub(crate) mod huge_pages;
 pub(crate) mod member;
 pub(crate) mod tolerance;
 pub(crate) mod unsupported;

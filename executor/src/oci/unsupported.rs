@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 
+use bowline_cgroup::huge_pages;
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::budget::SHARES;
 use bowline_spec::capability::Capability as Known;
@@ -20,7 +21,6 @@ use oci_spec::runtime::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::oci::huge_pages;
 use crate::oci::tolerance;
 use crate::rights::lsm;
 use crate::view::idmap;

@@ -157,6 +157,8 @@ fn huge_pages_are_limited_by_their_size() {
         let files = ["hugetlb.2MB.max", "hugetlb.2MB.limit_in_bytes"]
             .map(|file| group.there().iter().find_map(|folder| fs::read_to_string(folder.join(file)).ok()));
         assert!(files.iter().flatten().any(|text| text.trim() == "67108864"), "{files:?}");
+        let ran = cgroup(&host, "set", group.path(), ["--hugepages=3MB=6M"]);
+        ran.assert_refused(125, &["hugetlb.3MB", "no pages of that size"]);
     }
     destroy(&host, &group);
 }

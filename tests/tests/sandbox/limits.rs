@@ -98,6 +98,8 @@ fn huge_pages_are_limited_where_there_are_any() {
     assert_eq!(limit(), "4194304");
     let large = sandbox.described("command = 'sleep'\nargs = ['1000']\nhugepages = {2MB = '6M'}");
     large.assert_refused(125, &["hugepages.2MB", "6M", "4M"]);
+    let none = host.sandbox().toml("budget = 'given'\nhugepages = {3MB = '6M'}");
+    none.assert_refused(125, &["hugetlb.3MB", "no pages of that size"]);
 }
 
 #[test]

@@ -18,3 +18,9 @@ pub fn sizes() -> BTreeSet<String> {
         })
         .collect()
 }
+
+/// Whether this host has huge pages, and none of this size.
+pub fn lacks(size: &str) -> bool {
+    let sizes = sizes();
+    !sizes.is_empty() && !sizes.contains(size)
+}

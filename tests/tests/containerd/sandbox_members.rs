@@ -145,10 +145,10 @@ fn a_pod_s_own_user_namespace_owns_its_other_namespaces() {
     // The kernel mounts the member's /sys and /proc only if the network and the pids belong to its user namespace.
     let script = "cat /proc/self/uid_map | busybox awk '{print $1, $2, $3}'; hostname; \
                   cat /proc/sys/net/ipv4/ip_unprivileged_port_start; ls -d /sys/class/net/lo /proc/1; \
-                  stat -c %u /dev/mqueue";
+                  stat -c '%u %g %a' /dev/mqueue /dev/shm; echo x >/dev/shm/x && stat -c %u /dev/shm/x";
     let kinds = [&USERS[..], &["pid"]].concat();
     let said = said(&sandbox, in_users(containerd.bundle()), &kinds, script);
-    assert_eq!(said, "0 100000 65536\nof-the-pod\n77\n/proc/1\n/sys/class/net/lo\n0\n");
+    assert_eq!(said, "0 100000 65536\nof-the-pod\n77\n/proc/1\n/sys/class/net/lo\n0 0 1777\n0 0 1777\n0\n");
     let pid = sandbox.run(&sandbox.member(in_users(containerd.bundle().script("sleep 1000")), &kinds));
     for kind in ["net", "ipc", "uts", "user", "pid"] {
         assert_eq!(namespace_of(pid, kind), sandbox.namespace(kind), "{kind}");

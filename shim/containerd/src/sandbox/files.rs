@@ -58,7 +58,12 @@ pub async fn make(bundle: &Path, wanted: &Wanted) -> Result<()> {
     if !wanted.pause.ipc {
         return Ok(());
     }
-    let options = ["nosuid", "nodev", "noexec", "mode=1777", SHM_SIZE].map(str::to_owned).to_vec();
+    let mut options = ["nosuid", "nodev", "noexec", "mode=1777", SHM_SIZE].map(str::to_owned).to_vec();
+    if let Some(users) = &wanted.pause.users {
+        // Each has one range, which begins with the pod's root.
+        options.extend(users.uids.iter().map(|ids| format!("uid={}", ids.host_id())));
+        options.extend(users.gids.iter().map(|ids| format!("gid={}", ids.host_id())));
+    }
     let layer = layers::Layer { kind: "tmpfs".to_owned(), source: "shm".to_owned(), target: String::new(), options };
     layers::mount(&shm(bundle), &[layer]).await
 }

@@ -157,7 +157,8 @@ fn its_cgroup_may_be_a_unit() {
         let folder = bundle(&host, &shell("exec sleep 1000"), |config| {
             config["linux"]["cgroupsPath"] = format!("system.slice:ref:{id}").into();
         });
-        let task = of(&host, &folder).named(&id).flag(format!("--cgroup-driver={driver}")).start();
+        // With an init, which knows how it ends whatever becomes of its shim.
+        let task = of(&host, &folder).named(&id).flag(format!("--cgroup-driver={driver}")).flag("--init").start();
         let scope = format!("ref-{id}.scope");
         assert_cgroup_is_below(task.pid(), &format!("/system.slice/{scope}"));
         task.kill_shim(task.shim_pid());

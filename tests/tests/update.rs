@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, disk, eventually, hierarchies, only_v2, skip};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Holds more than 20 MiB in memory of its own, for good.
 const HOLDING: &str = "x=$(head -c 20971520 /dev/zero | tr '\\0' x); echo ready; sleep 1000; echo ${#x}";

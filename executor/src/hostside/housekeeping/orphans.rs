@@ -20,9 +20,9 @@ use bowline_model::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, PodPlace, SandboxPlace};
-use bowline_spec::unit;
 use serde::Serialize;
 
+use super::unit_cgroup::of_scope;
 use super::{Cgroups, place_of, unit_of};
 use crate::hostside::memory_min;
 use crate::hostside::owners::{self, Shims};
@@ -444,13 +444,6 @@ impl Cgroups {
     }
 }
 
-/// The id of the sandbox whose shim is in the scope at `path`.
-fn of_scope(path: &str) -> Option<String> {
-    let name = path.rsplit('/').next()?.strip_suffix(".scope")?;
-    let id = name.strip_prefix("bowline-").unwrap_or(name);
-    unit::unescaped(id.strip_suffix(":overhead").unwrap_or(id))
-}
-
 /// The cgroups that the record in `folder` names, whosever they are.
 fn recorded(folder: &Folder) -> Vec<String> {
     let task = readable(folder).ok().and_then(|(record, _)| record).map(|record| (record.cgroup, record.overhead));
@@ -574,14 +567,6 @@ fn clear_remains(left: &Left) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_scope_of_a_shim_has_its_sandboxs_id() {
-        let id = |name: &str| of_scope(&format!("{OVERHEAD_SLICE}/{name}"));
-        assert_eq!(id("bowline-web-1:overhead.scope").as_deref(), Some("web-1"));
-        assert_eq!(id("web\\x2d1.scope").as_deref(), Some("web-1"));
-        assert_eq!((id("bowline-a.slice"), id("\\x.scope")), (None, None));
-    }
 
     #[test]
     fn a_removal_that_was_cut_short_is_found_and_one_under_way_is_not() {

@@ -34,3 +34,23 @@ fn find(hierarchy: &Hierarchy, at: &str, folder: &str, levels: usize) -> Option<
     let mut slices = children.iter().filter(|child| levels > 0 && child.ends_with(".slice"));
     slices.find_map(|slice| find(hierarchy, &path(slice), folder, levels - 1))
 }
+
+/// The id of the sandbox whose shim is in the scope at `path`.
+pub(super) fn of_scope(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next()?.strip_suffix(".scope")?;
+    let id = name.strip_prefix("bowline-").unwrap_or(name);
+    unit::unescaped(id.strip_suffix(":overhead").unwrap_or(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scope_of_a_shim_has_its_sandboxs_id() {
+        let id = |name: &str| of_scope(&format!("/bowline_overhead.slice/{name}"));
+        assert_eq!(id("bowline-web-1:overhead.scope").as_deref(), Some("web-1"));
+        assert_eq!(id("web\\x2d1.scope").as_deref(), Some("web-1"));
+        assert_eq!((id("bowline-a.slice"), id("\\x.scope")), (None, None));
+    }
+}

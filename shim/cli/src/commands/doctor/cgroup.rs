@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use bowline_executor::internal::housekeeping::runs_systemd;
 use bowline_executor::internal::probe::{self, Cgroups, Hierarchy};
 
 use super::fact::{Fact, State};
 use super::setting::setting;
-use super::tools::runs_systemd;
 
 /// A controller: its names on v2 and v1, what is refused without it, and whether that is every task by default.
 struct Controller {

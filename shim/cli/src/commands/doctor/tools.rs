@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use bowline_client::nomad_labels;
 use bowline_client::spawn::Programs;
+use bowline_executor::internal::housekeeping::runs_systemd;
 use bowline_model::folder::StateDir;
 use bowline_spec::{PLUGIN_FOLDERS, TaskId};
 use rustix::fs::{Access, AtFlags, CWD};
@@ -123,11 +124,6 @@ fn systemd() -> Fact {
     let version = first_line("systemctl").unwrap_or_else(|| "running".to_owned());
     let bus = if Path::new("/run/dbus/system_bus_socket").exists() { "with D-Bus" } else { "without D-Bus" };
     Fact::has(name, format!("{version}, {bus}"))
-}
-
-/// Whether systemd is the first process of this host: sd_booted(3).
-pub fn runs_systemd() -> bool {
-    Path::new("/run/systemd/system").exists()
 }
 
 fn journald() -> Fact {

@@ -78,7 +78,7 @@ fn files_without_a_property_keep_their_values_across_updates() {
 }
 
 #[test]
-fn what_others_have_systemd_write_over_comes_back_with_an_update() {
+fn what_others_have_systemd_write_over_comes_back_at_an_update() {
     if lacks_systemd() || !only_v2() {
         return;
     }

@@ -39,7 +39,7 @@ fn a_given_budget_is_in_the_kernels_files() {
 }
 
 #[test]
-fn a_joint_limit_that_others_change_is_shown_beside_the_one_asked() {
+fn a_joint_limit_that_others_have_changed_is_shown() {
     let host = Host::new();
     let toml = "cpu = {limit = 0.5, shares = 512, cpuset = '0'}\nmemory = {limit = '64M', low = '32M'}\npids = 50";
     let sandbox = host.sandbox().toml(toml).create();

@@ -145,7 +145,7 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
     let Some(host) = host() else { return };
     let task = idle(&host);
     let stats = || of_the_shim(&host, &task, || drop(task.stats()));
-    Recorded { v1: 176, v2: 141 }.assert_calls("statistics", stats);
+    Recorded { v1: 108, v2: 141 }.assert_calls("statistics", stats);
     task.end();
     let stop = || {
         let task = idle(&host);

@@ -377,11 +377,13 @@ impl Layout {
     }
 
     /// The pids of the processes that are frozen with the cgroup.
-    pub(crate) fn freezable(&self, cgroup: &Cgroup) -> Vec<i32> {
+    pub fn freezable(&self, cgroup: &Cgroup) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.freezer(cgroup) {
             cgroup.processes.borrow_mut().collect(self.version, dir, &mut pids);
         }
+        pids.sort_unstable();
+        pids.dedup();
         pids
     }
 

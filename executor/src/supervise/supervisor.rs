@@ -510,7 +510,8 @@ impl Supervisor {
             return Ok(last.clone());
         }
         let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
-        let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.processes(cgroup)))?;
+        // Those that somebody has moved in some hierarchies alone cost a look at all of them: too much for each reading.
+        let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.freezable(cgroup)))?;
         stats.processes = task.facts.read(|facts| {
             let execs = facts.execs_by_pid();
             let number = |pid| execs.get(&pid).map(|(number, _)| *number);

@@ -89,7 +89,7 @@ fn a_stranger_in_a_sandbox_is_named_and_ends_by_force() {
 }
 
 #[test]
-fn processes_of_one_hierarchy_alone_are_shown_and_counted() {
+fn processes_of_one_hierarchy_alone_are_counted_and_killed() {
     // There is one hierarchy alone.
     if only_v2() {
         return;
@@ -108,10 +108,6 @@ fn processes_of_one_hierarchy_alone_are_shown_and_counted() {
             let procs = mount.join(&elsewhere.path()[1..]).join("cgroup.procs");
             fs::write(procs, moved.to_string()).unwrap_or_else(|error| panic!("{names}: {error}"));
         }
-        let shown = task.stats()["processes"].as_array().map(Vec::len);
-        assert_eq!(shown, Some(all.len()), "{controller}");
-        let top = host.bowline(["top", "--once", task.id()]).assert_code(0).out();
-        assert!(top.contains(&moved.to_string()), "{top}");
         kill_process(Pid::from_raw(task.pid()).expect("a pid"), Signal::KILL).expect("it lives");
         let report = task.wait();
         assert_eq!(report.number("processes_killed"), 2, "{controller}: {report:?}");

@@ -153,7 +153,10 @@ pub fn open_named(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let is_ours = |meta: Metadata| is_trusted_owner(&meta) && meta.mode() & 0o022 == 0;
     let file = match open(options.create(true), path) {
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) && fs::metadata(folder).is_ok_and(is_ours) => {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            if !fs::metadata(folder).is_ok_and(is_ours) {
+                return Err(io::Error::other("it is a symlink, in a folder that other users may write to"));
+            }
             options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?
         }
         opened => opened.map_err(|error| planted_or(error, path))?,

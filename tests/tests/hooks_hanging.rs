@@ -120,10 +120,14 @@ fn a_task_that_is_ended_in_its_launch_was_never_started() {
     for (point, flag) in BEFORE.map(|point| (point, "--init=false")).into_iter().chain(init) {
         for (how, code, says) in ENDS {
             let hooks = json!({ point: hook(&host, "setsid sleep 1000 & sleep 1000; :") });
-            let (task, run) = with_hooks(&host, hooks).flag(flag).spawn();
+            let report = host.work().join("report.json");
+            let (task, run) =
+                with_hooks(&host, hooks).flag(flag).flag(format!("--report={}", report.display())).spawn();
             pid_of_hook(&host);
             end_launch(&task, &run, how);
             run.finish_within(soon()).assert_refused(code, &[says]);
+            let told: Value = serde_json::from_slice(&fs::read(&report).expect("a file")).expect("JSON");
+            assert!(told["error"].as_str().is_some_and(|error| !error.is_empty()), "{point} {flag} {how}: {told}");
             forget_hook(&host);
             assert!(!task.file("").exists(), "{point} {flag} {how}");
         }

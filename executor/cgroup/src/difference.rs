@@ -87,7 +87,7 @@ fn difference(dir: BorrowedFd<'_>, write: &Write) -> Option<Difference> {
 }
 
 /// Whether a file that reads `is` has what `asked` means: a line may have more values, in any order.
-fn is_met(file: &str, asked: &str, is: &str) -> bool {
+pub(crate) fn is_met(file: &str, asked: &str, is: &str) -> bool {
     if asked.contains('=') {
         let has: Vec<&str> = is.split_whitespace().collect();
         return asked.split_whitespace().all(|word| has.contains(&word));

@@ -16,6 +16,7 @@ use oci_spec::runtime::LinuxResources;
 use rustix::io::Errno;
 
 use crate::cgroup::Cgroup;
+use crate::difference::is_met;
 use crate::files::Writer;
 use crate::layout::Layout;
 use crate::limit::{self, Limit};
@@ -170,7 +171,7 @@ impl Layout {
                 systemd::is_overwritten(&write.file)
                     && !(weighs && write.file == CPU_IDLE)
                     && !is_now(write)
-                    && read_at(dir, &write.file).is_ok_and(|text| text.trim() != write.value.trim())
+                    && read_at(dir, &write.file).is_ok_and(|text| !is_met(&write.file, &write.value, text.trim()))
             })
         };
         before.into_iter().filter(is_lost).collect()

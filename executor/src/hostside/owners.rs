@@ -248,7 +248,7 @@ pub fn kept(what: &str, by: i32) -> Error {
     let name = name_of(by);
     let (stopped, hint) = match is_stopped(by) {
         true => (", which somebody has stopped", "it lets go of the task once it goes on"),
-        false => ("", "it launches or removes this task; try again in a moment"),
+        false => ("", "try again once that lets go of its lock"),
     };
     Error::new(Kind::WrongState, format!("{what} by process {by} ({name}){stopped}")).hint(hint)
 }

@@ -130,12 +130,12 @@ fn lives_on(folder: &Folder, record: &Record, found: bool) -> Option<Error> {
     let why = if found { "was not in the task's cgroup" } else { "its cgroup is not known to be the task's" };
     let what = format!("process {pid}, the init of task {} by its record, lives, and {why}", folder.name());
     let file = folder.file(RECORD);
-    let hint = match record.check_plain() {
-        Ok(()) => format!(
+    let hint = match pid {
+        2.. => format!(
             "end process {pid} if it is the task's, as `ps -fp {pid}` shows; if it is not, remove `pid` from {}; then try again",
             file.display()
         ),
-        Err(_) => format!("remove `pid` from {}, and try again", file.display()),
+        _ => format!("remove `pid` from {}, and try again", file.display()),
     };
     Some(Error::new(Kind::WrongState, what).hint(hint))
 }

@@ -187,7 +187,8 @@ pub fn limits_of(task: &Task, folder: &Folder) -> Result<LinuxResources> {
 /// The limits that a description has as raw files, or that its bundle has.
 pub fn raw_limits_of(task: &Task, folder: &Folder) -> LinuxResources {
     if task.bundle.is_some() {
-        return bundle::kept_limits(folder).unwrap_or_default();
+        let kept = bundle::kept_limits(folder);
+        return kept.inspect_err(|error| tracing::warn!(%error, "raw limits are not known")).unwrap_or_default();
     }
     let mut limits = LinuxResources::default();
     limits.set_unified(Some(task.unified.clone().into_iter().collect()));

@@ -177,7 +177,7 @@ impl Containers {
             let found =
                 self.to_act_on(id.as_str()).and_then(|_| Ok((self.status(&container)?, self.init(&container)?)));
             let init = match found {
-                // `undo` ends what is known to be its.
+                // `undo` ends what is known to belong to it.
                 Err(error) if force && error.kind() == Kind::WrongState => None,
                 found => match found? {
                     (Status::Stopped, _) if !force => self.check_ended(&container).map(|()| None)?,

@@ -168,7 +168,7 @@ impl Containers {
         Ok(Container { id, record, folder })
     }
 
-    /// Like [`Containers::find`], for a call that acts on the container: its record can be gone by.
+    /// Like [`Containers::find`], for a call that acts on the container: its record can be trusted.
     ///
     /// # Errors
     /// `WrongState` for a record of a newer bowline, and for one that names what is not the container's.
@@ -310,11 +310,11 @@ fn is_gone(error: &Error) -> bool {
 }
 
 impl Container {
-    /// The error for a record that is not gone by.
+    /// The error for a record that cannot be trusted.
     fn refused(&self, why: &str) -> Error {
         let id = &self.id;
         Error::new(Kind::WrongState, format!("container {id} is left alone: {why}"))
-            .hint(format!("`delete --force {id}` ends and removes what is known to be its"))
+            .hint(format!("`delete --force {id}` ends and removes what is known to belong to it"))
     }
 
     fn runs(&self) -> bool {

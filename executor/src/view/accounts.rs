@@ -24,7 +24,7 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY
 /// More than any sane user database has; a larger file is refused.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// More than the longest path takes, its NUL included (path_resolution(7)).
+/// What the longest path takes, its NUL included (path_resolution(7)).
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 /// The user and groups that a process asks for.
@@ -152,7 +152,11 @@ impl<'a> Account<'a> {
         match home.map_or(0, str::len) {
             length if length < PATH_MAX => Ok(home),
             length => {
-                let message = format!("user {}: its home folder takes {length} bytes; a path has {PATH_MAX}", self.id);
+                let message = format!(
+                    "user {}: its home folder takes {length} bytes; a path has at most {}",
+                    self.id,
+                    PATH_MAX - 1
+                );
                 Err(Error::new(Kind::BadSpec, format!("{PASSWD} in the root filesystem: {message}"))
                     .hint("shorten it in the image"))
             }

@@ -141,7 +141,8 @@ fn shim_of(folder: &Folder) -> Option<i32> {
 pub(crate) fn kept_or_silent(folder: &Folder, id: &str) -> Error {
     let shim = shim_of(folder);
     let is_other = |pid: &i32| shim.is_some_and(|shim| shim != *pid) && !is_named_shim(*pid);
-    let other = holder(folder, shim).filter(|pid| is_other(pid) && matches!(folder.exit(), Ok(Some(_))));
+    let has_ended = matches!(folder.exit(), Ok(Some(_))) || shim.is_some_and(|shim| proc_stat::started(shim).is_none());
+    let other = holder(folder, shim).filter(|pid| is_other(pid) && has_ended);
     let what = || format!("{} is in use", folder.path().display());
     other.map_or_else(|| silent(id), |pid| kept(&what(), pid))
 }

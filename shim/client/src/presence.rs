@@ -58,10 +58,10 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     }
 }
 
-/// How long who only reads waits for a shim that comes or goes.
+/// How long callers that only read wait for a shim that comes or goes.
 const COMES_OR_GOES: Duration = Duration::from_millis(500);
 
-/// Like [`find`], for who only reads: does not wait until another process lets go of the task's lock.
+/// Like [`find`], for callers that only read: does not wait until another process lets go of the task's lock.
 ///
 /// # Errors
 /// As [`find`]; `Unavailable` also where another process has the lock, and no shim answers.

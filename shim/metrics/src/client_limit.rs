@@ -91,10 +91,10 @@ impl House {
             self.show_out_of(|guest| guest.uid == uid)
         } else if all < self.room {
             true
-        } else if most > of(uid) {
-            self.show_out_of(|guest| of(guest.uid) == most)
         } else {
-            self.show_out_of(|guest| guest.uid == uid)
+            (most > of(uid) && self.show_out_of(|guest| of(guest.uid) == most))
+                || self.show_out_of(|guest| of(guest.uid) > of(uid))
+                || self.show_out_of(|guest| guest.uid == uid)
         };
         has_place.then(|| self.seat(uid))
     }

@@ -426,22 +426,4 @@ mod tests {
         map.store(all.used[&1], u32::MAX);
         assert_eq!(read_again(&folder), (2, vec![]), "the older one was freed, as the later one counted");
     }
-
-    /// See `upgrade/of_each_version.rs`.
-    #[test]
-    fn slots_that_earlier_versions_wrote_are_read() {
-        let versions = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/facts")).expect("a folder");
-        let kept = versions.map(|version| version.expect("readable").path().join("exec/execs"));
-        let kept: Vec<PathBuf> = kept.filter(|file| file.exists()).collect();
-        assert!(!kept.is_empty());
-        for file in kept {
-            let folder = tempfile::tempdir().expect("a folder");
-            std::fs::copy(&file, folder.path().join(FILE)).expect("readable");
-            let left = slots(&folder).take_over();
-            let [runs, ended] = &left.execs[..] else { panic!("{}: {left:?}", file.display()) };
-            assert!((runs.number, ended.number, left.begun) == (1, 2, 2) && left.events > 0, "{left:?}");
-            assert!(runs.pid.is_some() && runs.deadline.is_some() && runs.group == Some(1), "{runs:?}");
-            assert!(ended.code == Some(0) && ended.name.is_some() && ended.told_as.is_some(), "{ended:?}");
-        }
-    }
 }

@@ -6,6 +6,7 @@
 //! meanwhile.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -252,14 +253,16 @@ fn below(tree: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
 
 /// The mounts of `all` that lie on the mount `top`, or on one of these.
 fn on(all: &[mountinfo::Mount], top: u64) -> Vec<&mountinfo::Mount> {
-    let mut ids = vec![top];
+    let mut ids = BTreeSet::from([top]);
     let mut found = Vec::new();
-    // Each round finds a mount that lies on one found before.
-    while let Some(mount) = all.iter().find(|m| ids.contains(&m.parent) && !ids.contains(&m.id)) {
-        ids.push(mount.id);
-        found.push(mount);
+    // A mount may be listed before the one that it lies on: then the next round finds it.
+    loop {
+        let before = found.len();
+        found.extend(all.iter().filter(|mount| ids.contains(&mount.parent) && ids.insert(mount.id)));
+        if found.len() == before {
+            return found;
+        }
     }
-    found
 }
 
 /// The MOUNT_ATTR_* of each mount below the folder `source`, which is in this process's mount namespace.

@@ -18,7 +18,7 @@ use signal_hook::consts::SIGINT;
 use tokio::task::JoinHandle;
 
 use crate::commands::{attach, rm};
-use crate::exit_code::TIMED_OUT;
+use crate::exit_code::{FAILED, TIMED_OUT};
 use crate::input::args::RunArgs;
 use crate::input::args::task::TaskArgs;
 use crate::launch_request::{
@@ -39,10 +39,10 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, mut how: Ru
     let Some(path) = how.report.take() else { return in_foreground(state, args, keys, how, None).await };
     let mut file = ReportFile::open(path)?;
     let done = in_foreground(state, args, keys, how, Some(&mut file)).await;
-    done.map_err(|error| match file.failed(&error) {
-        Ok(()) => error,
-        Err(unwritten) => error.within(unwritten),
-    })
+    if let Err(error) = &done {
+        file.failed(error);
+    }
+    done
 }
 
 /// Runs the task, and writes to the file how it has ended.
@@ -69,7 +69,10 @@ async fn in_foreground(
     let mut signals = Signals::watch(&ENDING)?;
     let mut up = match shim_for(state, &id, sandbox.as_ref(), &shim_cgroup, replaces, &mut signals).await? {
         Ok(up) => up,
-        Err(code) => return Ok(code),
+        Err(code) => {
+            report_file.into_iter().for_each(|file| file.failed(&broken_off(&id)));
+            return Ok(code);
+        }
     };
     let outputs = outputs(&task, json);
     // A task with an init may outlive its shim, and its output goes on then.
@@ -89,6 +92,7 @@ async fn in_foreground(
         }
         (Err(_), Some(signal)) => {
             let _ = session.what_is_there();
+            report_file.into_iter().for_each(|file| file.failed(&broken_off(&id)));
             return Ok(tell_of_interrupt(&up.abandon(broken_off(&id)), signal));
         }
         (Err(error), None) => {
@@ -110,7 +114,8 @@ async fn in_foreground(
                 true => complain(&format!("task {id} is stopped: nobody reads its terminal any more"), None),
                 false => attach::left(&id, rm),
             }
-            return passed.map(|()| 0).map_err(|error| error.within(format!("output of task {id} is lost")));
+            let code = if die_with_parent { FAILED } else { 0 };
+            return passed.map(|()| code).map_err(|error| error.within(format!("output of task {id} is lost")));
         }
         Err(error) => {
             let _ = session.what_is_there();
@@ -123,7 +128,7 @@ async fn in_foreground(
         true => session.what_is_there().and_then(|()| json::print(&report)),
         false => session.until_closed(),
     };
-    let reported = report_file.map_or(Ok(()), |file| file.ended(&report));
+    let is_reported = report_file.is_none_or(|file| file.ended(&report));
     if report.shim_died {
         return Err(up.bereft(end_not_known(&id, &report), rm));
     }
@@ -146,9 +151,11 @@ async fn in_foreground(
     passed
         .and_then(|()| outcome::written(&task.output, &report))
         .map_err(|error| outcome::lost(error, &id, &report))?;
-    reported?;
     if report.stopped_by == Some(StoppedBy::Caller) {
         complain(&format!("task {id} was stopped: the process that started this command has ended"), None);
+    }
+    if !is_reported {
+        return Ok(FAILED);
     }
     if report.stopped_by == Some(StoppedBy::Timeout) { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
 }
@@ -190,7 +197,7 @@ enum Seen {
     Ended(Box<ExitReport>),
     /// The user detached, and the task runs on.
     Left,
-    /// Nobody reads the task's terminal any more; the task runs on.
+    /// Nobody reads the task's terminal any more; the task runs on, unless it ends with this process.
     Unread,
 }
 

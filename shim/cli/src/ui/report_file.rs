@@ -10,6 +10,7 @@ use bowline_model::{Doing as _, Error, Kind, Result, trust};
 use serde::Serialize;
 
 use crate::ui::json;
+use crate::ui::print::complain;
 
 /// The file, empty until something is known.
 pub struct ReportFile {
@@ -44,29 +45,23 @@ impl ReportFile {
         Ok(file)
     }
 
-    /// Writes how the task has ended.
-    ///
-    /// # Errors
-    /// `Internal` if it cannot be written.
-    pub fn ended(&mut self, report: &ExitReport) -> Result<()> {
+    /// Writes how the task has ended. Returns false, and says why, if that cannot be written.
+    pub fn ended(&mut self, report: &ExitReport) -> bool {
         self.write(report)
     }
 
-    /// Writes why there is no report, unless there is one.
-    ///
-    /// # Errors
-    /// `Internal` if it cannot be written.
-    pub fn failed(&mut self, error: &Error) -> Result<()> {
-        if self.is_written {
-            return Ok(());
+    /// Writes why there is no report, unless something is written; says why if it cannot.
+    pub fn failed(&mut self, error: &Error) {
+        if !self.is_written {
+            self.write(&Failed { error: &error.to_string(), hint: error.hint_text() });
         }
-        self.write(&Failed { error: &error.to_string(), hint: error.hint_text() })
     }
 
-    fn write<T: Serialize>(&mut self, object: &T) -> Result<()> {
+    fn write<T: Serialize>(&mut self, object: &T) -> bool {
         self.is_written = true;
-        let line = json::line(object)? + "\n";
         let what = || format!("cannot write the report to {}", self.path.display());
-        self.file.write_all(line.as_bytes()).doing(Kind::Internal, what)
+        let write = |line: String| self.file.write_all((line + "\n").as_bytes()).doing(Kind::Internal, what);
+        let written = json::line(object).and_then(write);
+        written.inspect_err(|error| complain(&error.to_string(), None)).is_ok()
     }
 }

@@ -14,7 +14,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What of it the limit in effect has held back, and in words what earlier ones have.
+    /// The part that the limit in effect has held back, and in words what earlier limits have.
     pub fn by_limit(self, events: &[Entry]) -> (Held, Option<String>) {
         let mut changes = events.iter().rev().filter_map(|entry| match &entry.event {
             Event::Updated { throttled, .. } => throttled.as_ref(),

@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bowline_executor::internal::is_holder;
 use bowline_model::folder::Folder;
@@ -22,6 +23,9 @@ const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// How often to look whether a shim that lives has let go of a lock.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// How long a shim that has written its report is given to let go of the task.
+const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The shim that writes a log.
 pub struct Shim {
@@ -44,7 +48,8 @@ impl Shim {
     /// keep the lock longer.
     pub fn until_released(&self) {
         let Some(pidfd) = &self.pidfd else { return };
-        while self.pid.is_some_and(|pid| is_holder(pid, &self.folder)) {
+        let given_up = Instant::now() + RELEASED_WITHIN;
+        while Instant::now() < given_up && self.pid.is_some_and(|pid| is_holder(pid, &self.folder)) {
             // Its end is seen at once; a sandbox's shim lives on.
             let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&BETWEEN_LOOKS));
         }

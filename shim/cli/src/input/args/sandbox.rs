@@ -119,7 +119,7 @@ pub struct CreateArgs {
     /// The network: host, none or private, bridge, cni, or the path of a network namespace [default: host]
     #[arg(long, value_name = "NETWORK", value_parser = network, visible_alias = "net")]
     pub network: Option<NetworkMode>,
-    /// A port of the host that leads to one of the sandbox: 8080:80, 53:53/udp; may be repeated
+    /// A port of the host that leads to one of the sandbox: 8080:80, 53:53/udp, 8000-8009; may be repeated
     #[arg(short, long, value_name = "HOST:SANDBOX", value_parser = ports)]
     pub publish: Vec<Ports>,
     /// The host name that the members share [default: the id]

@@ -354,7 +354,7 @@ fn a_port_that_is_taken_is_refused_and_nothing_is_left() {
 #[test]
 fn wrong_forms_and_ports_without_a_bridge_are_refused() {
     let host = Host::new();
-    for wrong in ["", "web", "0:80", "80:", ":80", "80:80/icmp", "70000", "x:80:80", "80-90:80-90"] {
+    for wrong in ["", "web", "0:80", "80:", ":80", "80:80/icmp", "70000", "x:80:80", "80-90:80-91"] {
         let refused = host.task("true").flag("--network=bridge").flag(format!("--publish={wrong}"));
         refused.assert_refused(2, &["--publish"]);
     }

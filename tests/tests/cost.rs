@@ -151,7 +151,7 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
         let task = idle(&host);
         of_the_shim(&host, &task, || drop(task.end()))
     };
-    Recorded { v1: 310, v2: 176 }.assert_calls("a stop, until the shim has left", stop);
+    Recorded { v1: 280, v2: 176 }.assert_calls("a stop, until the shim has left", stop);
 }
 
 #[test]

@@ -445,12 +445,17 @@ impl Layout {
         })
     }
 
-    /// Sends SIGKILL to every process in the cgroup and below it, in any hierarchy. Returns a pidfd of each: when all
-    /// have ended, call again until none is returned, because a process may have forked in between.
+    /// Sends SIGKILL to every process that is frozen with the cgroup. Returns a pidfd of each: when all have ended, call
+    /// again until none is returned, because a process may have forked in between.
     ///
     /// The processes are frozen while their pids are looked up, so that none forks.
     pub fn kill(&self, cgroup: &Cgroup) -> Vec<OwnedFd> {
-        let mut killed = self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir));
+        self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir))
+    }
+
+    /// Like [`kill`](Self::kill), of every process that is in the cgroup, or below it, in any hierarchy.
+    pub fn kill_everywhere(&self, cgroup: &Cgroup) -> Vec<OwnedFd> {
+        let mut killed = self.kill(cgroup);
         let mut known: BTreeSet<i32> = killed.iter().filter_map(|pidfd| sys::pid_of(pidfd.as_fd())).collect();
         for dir in self.beside_the_freezer(cgroup) {
             killed.extend(tree::signal_where(dir, libc::SIGKILL, |pid| known.insert(pid)));

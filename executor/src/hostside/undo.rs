@@ -439,15 +439,24 @@ pub(crate) fn overheads_of(id: &str, mark: &str) -> Vec<String> {
 pub(crate) const TAKEN: &str = "another task or sandbox has it now";
 
 /// Checks that the cgroup of a record, if it exists, is the task's; else returns why it is not taken for the task's.
-pub(crate) fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Result<(), &'static str> {
-    let cgroup = match layout.open(&record.cgroup) {
-        Ok(Some(cgroup)) => cgroup,
-        Ok(None) => return Ok(()),
-        Err(_) => return Err("the record has no plain path, or it cannot be opened"),
-    };
+fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Result<(), &'static str> {
+    match layout.open(&record.cgroup) {
+        Ok(Some(cgroup)) => check_opened(layout, folder, record, &cgroup),
+        Ok(None) => Ok(()),
+        Err(_) => Err("the record has no plain path, or it cannot be opened"),
+    }
+}
+
+/// Like [`check`], with the cgroup of the record.
+pub(crate) fn check_opened(
+    layout: &Layout,
+    folder: &Folder,
+    record: &Record,
+    cgroup: &Cgroup,
+) -> std::result::Result<(), &'static str> {
     match &record.identity {
         Some(identity) if !identity.is_of_this_boot() => Err("the task was of an earlier boot of this host"),
-        Some(identity) if !identity.cgroups.is_empty() => match identity.is_of(layout, &cgroup) {
+        Some(identity) if !identity.cgroups.is_empty() => match identity.is_of(layout, cgroup) {
             true if record.task.is_some() && is_taken(layout, folder, &record.cgroup) => Err(TAKEN),
             true if is_anothers_place(folder, record) => Err("it is at the place of another task or sandbox"),
             true => Ok(()),

@@ -73,7 +73,7 @@ impl Containers {
         let layout = self.layout()?;
         let Some(cgroup) = self.cgroup(container)? else { return Ok(()) };
         match signal {
-            Signal::KILL => drop(layout.kill(&cgroup)),
+            Signal::KILL => drop(layout.kill_everywhere(&cgroup)),
             signal => layout.signal(&cgroup, signal.number()),
         }
         Ok(())

@@ -171,7 +171,7 @@ impl Supervisor {
             .hint(hint));
         }
         if let Some(cgroup) = &cgroup {
-            undo::check(&self.layout, &folder, &record)
+            undo::check_opened(&self.layout, &folder, &record, cgroup)
                 .map_err(|why| by_anyone(&format!("by `cgroup` and `identity` in its record, {why}")))?;
             self.check_init(&record, cgroup, init.as_ref()).await.map_err(|why| by_anyone(&why))?;
         }

@@ -435,7 +435,10 @@ impl Task {
 
     /// Kills everything in the task's cgroup repeatedly, until it is empty.
     fn kill(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
-        let processes = self.with_cgroup(|c| layout.processes(c).len())?;
+        let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
+        // What ends with init does so wherever it was moved: a look at all hierarchies is for the others.
+        let processes = |c: &Cgroup| if with_init { layout.freezable(c) } else { layout.processes(c) };
+        let processes = self.with_cgroup(|c| processes(c).len())?;
         self.facts.update(|facts| {
             // Besides the program, and besides an init of ours.
             let program = 1 + usize::from(facts.record.init);
@@ -444,7 +447,6 @@ impl Task {
         self.send(libc::SIGKILL)?;
         // The kernel kills a pid namespace's processes with its init, which only has to be thawed to die, unless
         // another process freezes its cgroup or a parent again.
-        let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
         let thawed = if with_init { self.with_cgroup(|c| layout.freeze(c, false)) } else { Ok(Ok(())) };
         self.kill_to_the_last(layout);
         thawed?
@@ -474,7 +476,9 @@ impl Task {
             let Dying { killed, since } = self.handles.borrow().dying.clone();
             all_ended(layout, &killed, since).await;
             let keeper = usize::from(self.keeps_output());
-            let killed = self.with_cgroup(|c| layout.kill(c)).unwrap_or_default();
+            let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
+            let kill = |c: &Cgroup| if with_init { layout.kill(c) } else { layout.kill_everywhere(c) };
+            let killed = self.with_cgroup(kill).unwrap_or_default();
             let count = killed.len() as u64;
             self.handles.borrow_mut().dying = Dying { killed: Rc::from(killed), since: Moment::now() };
             if count == 0 {

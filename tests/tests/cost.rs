@@ -124,7 +124,8 @@ fn cost_of_an_exec_in_system_calls() {
             task.exec("exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 122, v2: 131 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
+    // From 119 to 125 on one machine, the same in all tries of a run.
+    Recorded { v1: 125, v2: 131 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
     let limited = || {
         of_the_shim(&host, &task, || {
             task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);

@@ -248,7 +248,7 @@ impl Overhead {
             return Vec::new();
         }
         let path = self.own_path();
-        let helpers = layout.open(&path).map(|found| found.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default());
+        let helpers = layout.open(&path).map(|found| found.map(|cgroup| layout.freezable(&cgroup)).unwrap_or_default());
         let mut moved = let_go(layout, helpers).await;
         match entered {
             Entered::Cgroup(mut cgroup) => {

@@ -304,9 +304,9 @@ mod tests {
 
     #[test]
     fn the_later_word_on_memory_high_counts_in_either_form() {
-        let typed = applied("unified = {'memory.high' = '32M'}", "memory.high = '48M'").unwrap();
+        let typed = applied("unified = {'memory.high' = '32M'}", "memory.high = '48M'").expect("an update");
         assert_eq!((typed.memory.high, typed.unified.len()), (Some(ByteSize::mib(48)), 0));
-        let raw = applied("memory.high = '48M'", "unified = {'memory.high' = '32M'}").unwrap();
+        let raw = applied("memory.high = '48M'", "unified = {'memory.high' = '32M'}").expect("an update");
         assert_eq!((raw.memory.high, raw.unified["memory.high"].as_str()), (None, "32M"));
         let both = "memory.high = '48M'\nunified = {'memory.high' = '32M'}";
         assert!(applied("", both).unwrap_err().reason.contains("twice"));

@@ -83,8 +83,7 @@ impl Write {
 
     /// Whether both write to the same file, or the same line of it.
     pub fn is_where(&self, other: &Write) -> bool {
-        let place = |write: &Write| (write.file.clone(), write.line.clone().map(|(key, _)| key));
-        place(self) == place(other)
+        (&self.file, self.line.as_ref().map(|(key, _)| key)) == (&other.file, other.line.as_ref().map(|(key, _)| key))
     }
 
     /// The write for a kernel on which the file is missing.

@@ -322,9 +322,9 @@ mod tests {
         let house = House::new(4, LONG);
         let (one, two, other) = (Some(1), Some(2), Some(0));
         let _many = seats(&house, [one, one, two, two]);
-        let scrape = house.admit(other).unwrap();
+        let scrape = house.admit(other).expect("a place");
         for _ in 0..20 {
-            let _come = [house.admit(one).unwrap(), house.admit(two).unwrap()];
+            let _come = [one, two].map(|uid| house.admit(uid).expect("a place"));
             assert!(!scrape.is_out());
         }
     }

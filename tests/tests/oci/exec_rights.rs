@@ -135,7 +135,7 @@ fn the_limits_of_the_container_hold_for_it() {
     container.sh(&[], "ulimit -n; ulimit -Hn").assert_says("77\n99");
 }
 
-/// Nobody holds what a container was launched in: no shim is told of.
+/// Nobody holds what a container was launched in, and the error names no shim.
 #[test]
 fn a_container_whose_init_has_left_it_is_not_entered() {
     let host = Host::new();

@@ -14,7 +14,7 @@ use crate::tree::{read_at, write_at};
 
 const FILES: [&str; 4] = ["memory.oom.group", "memory.zswap.writeback", "cpu.idle", "io.bfq.weight"];
 
-/// Whether systemd may write the file of a unit without having been told of its value.
+/// Whether systemd may overwrite this file of a unit, because it does not know the value.
 pub fn is_overwritten(file: &str) -> bool {
     FILES.contains(&file)
 }

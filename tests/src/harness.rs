@@ -111,6 +111,15 @@ pub fn eventually<T>(what: impl std::fmt::Display, mut fact: impl FnMut() -> Opt
     }
 }
 
+/// The lock at `path`, once whoever may still hold it has let it go.
+#[track_caller]
+pub fn take_lock(path: impl AsRef<Path>) -> fs::File {
+    let path = path.as_ref();
+    let lock = fs::File::options().write(true).create(true).truncate(false).open(path).expect("a lock of ours");
+    eventually(format_args!("nobody holds {}", path.display()), || lock.try_lock().ok());
+    lock
+}
+
 /// Says that a test was not run, past the test runner's capture, and why; an
 /// error in CI, where nothing may be missing.
 pub fn skip(reason: &str) {

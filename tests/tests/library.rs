@@ -16,7 +16,7 @@ use std::time::Duration;
 use bowline_client::blocking::{Client, Task};
 use bowline_client::{Error, Event, Exec, ExecEnd, Killed, Kind, Start, Status};
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, binary, eventually, process_exists};
+use bowline_tests::harness::{Ran, binary, eventually, process_exists, take_lock};
 use protobuf::Message as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -342,8 +342,7 @@ fn a_shim_of_an_older_bowline_is_unsupported_by_name() {
     let host = Host::new();
     let folder = host.state().join("old");
     fs::create_dir_all(&folder).expect("ours");
-    let lock = fs::File::create(folder.join("lock")).expect("ours");
-    lock.lock().expect("nobody has it");
+    let _lock = take_lock(folder.join("lock"));
     let listener = UnixListener::bind(folder.join("shim.sock")).expect("bound");
     let served = thread::spawn(move || serve_as_older(&listener, 2));
     let task = client(&host).task("old").expect("it is there");

@@ -9,7 +9,9 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::make_fifo;
-use bowline_tests::harness::{Elsewhere, Process, Task, binary, cgroup_of, eventually, hierarchies, process_exists};
+use bowline_tests::harness::{
+    Elsewhere, Process, Task, binary, cgroup_of, eventually, hierarchies, process_exists, take_lock,
+};
 
 /// Nobody reads its stdout: when init has ended, the shim still has to drain.
 const STALLING: &str = "seq 1 1000000 & trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.1; done";
@@ -44,8 +46,7 @@ fn assert_comes(pid: i32, path: &str, when: &str) {
 fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere, stdin: &Path) -> (Process, PathBuf) {
     let folder = host.state().join(host.new_id());
     fs::create_dir_all(&folder).expect("the state folder");
-    let lock = fs::File::create(folder.join("lock")).expect("the lock");
-    lock.lock().expect("nobody else has it");
+    let lock = take_lock(folder.join("lock"));
     let listener = UnixListener::bind(folder.join("shim.sock")).expect("a short path");
     let mut shim = Command::new("/bin/sh");
     // By way of stdin and stdout, so that no other child can inherit them.

@@ -1,14 +1,22 @@
 //! Which cases run side by side: most do; one that measures runs alone.
 
 use std::cell::Cell;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::io::Write as _;
+use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 /// So many cases that are to run alone gather before no other begins: until the last of those that run has ended, most
 /// of the machine has nothing to do.
 const GATHERED: usize = 3;
 
+/// No case runs longer in CI: one that hangs, and keeps those from running that must be alone, is named, and ends the run.
+const LONGEST: Duration = Duration::from_secs(15 * 60);
+
 /// Who is on the machine.
 struct Machine {
+    /// Each case by its thread: its name, and since when it has its turn.
+    running: Vec<(ThreadId, String, Instant)>,
     /// How many run side by side.
     beside: usize,
     /// Whether a case runs now that must be alone.
@@ -19,7 +27,8 @@ struct Machine {
     gathered: bool,
 }
 
-static MACHINE: Mutex<Machine> = Mutex::new(Machine { beside: 0, alone: false, waiting: 0, gathered: false });
+static MACHINE: Mutex<Machine> =
+    Mutex::new(Machine { running: Vec::new(), beside: 0, alone: false, waiting: 0, gathered: false });
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
@@ -66,6 +75,10 @@ impl Turn {
         let held = if HOSTS.get() == 0 { held } else { Held::Already };
         if held != Held::Already {
             wait(machine());
+            let case = thread::current();
+            machine().running.push((case.id(), case.name().unwrap_or("a case").to_owned(), Instant::now()));
+            static WATCHED: Once = Once::new();
+            WATCHED.call_once(|| drop(thread::spawn(end_at_a_case_that_hangs)));
         }
         HOSTS.set(HOSTS.get() + 1);
         Turn { held }
@@ -76,6 +89,10 @@ impl Drop for Turn {
     fn drop(&mut self) {
         HOSTS.set(HOSTS.get() - 1);
         let mut machine = machine();
+        if self.held != Held::Already {
+            let case = thread::current().id();
+            machine.running.retain(|(thread, ..)| *thread != case);
+        }
         match self.held {
             Held::Beside => machine.beside -= 1,
             Held::Alone => {
@@ -85,6 +102,19 @@ impl Drop for Turn {
             Held::Already => {}
         }
         CHANGED.notify_all();
+    }
+}
+
+/// In CI ends the whole run, with what hangs by name, once a case has run for too long.
+fn end_at_a_case_that_hangs() {
+    while std::env::var("CI").as_deref() == Ok("true") {
+        let (machine, _) = CHANGED.wait_timeout(machine(), LONGEST / 10).unwrap_or_else(PoisonError::into_inner);
+        if machine.running.iter().any(|(.., since)| since.elapsed() > LONGEST) {
+            for (_, name, since) in &machine.running {
+                let _ = writeln!(std::io::stderr().lock(), "=== {name} has run for {} s", since.elapsed().as_secs());
+            }
+            std::process::exit(1);
+        }
     }
 }
 

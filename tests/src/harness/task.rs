@@ -337,10 +337,14 @@ impl<'h> Task<'h> {
     }
 
     /// Kills the shim of a task that has started, as a crash would; somebody may have a new one started at once.
+    ///
+    /// One that has just taken it over is waited for: until its record is written it names the shim before.
     #[track_caller]
     pub fn crash_shim(&self) {
         self.wait_until_recorded();
-        let shim = self.shim_pid_on_disk();
+        let shim = eventually(format_args!("{}'s record names a shim that lives", self.id), || {
+            Some(self.shim_pid_on_disk()).filter(|shim| kernel::process_exists(*shim))
+        });
         kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
         eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));
     }

@@ -1,13 +1,15 @@
 //! Taking a task over where something stands against it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, Ran, Task, WRITER, binary, copy_binary, eventually, process_exists, touch};
+use bowline_tests::harness::{
+    Process, Ran, Task, WRITER, binary, copy_binary, eventually, fds_of, process_exists, take_lock, touch,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -46,11 +48,13 @@ fn a_shim_that_takes_long_to_take_over_is_waited_for() {
     // The next shim is a child of one that waits, and stays a zombie.
     task.crash_shim();
     eventually("all wait again", || (task.takeovers() == 1 && task.socket_ends() > waiters.len()).then_some(()));
+    // Who has had it started keeps the lock for a moment.
+    let has_lock = |waiter: &Process| fds_of(waiter.pid()).iter().any(|opened| opened.ends_with("/lock"));
+    eventually("the shim alone has the lock", || (!waiters.iter().any(has_lock)).then_some(()));
     waiters.iter().for_each(|waiter| waiter.signal(Signal::STOP));
     task.crash_shim();
     // In the place of a third one: it has the lock, listens, and has not taken anything over yet.
-    let lock = File::options().write(true).open(task.file("lock")).expect("it is there");
-    lock.lock().expect("its shim is dead");
+    let lock = take_lock(task.file("lock"));
     let listener = UnixListener::bind(task.file("shim")).expect("a short path");
     std::fs::rename(task.file("shim"), task.file("shim.sock")).expect("ours");
     waiters.iter().for_each(|waiter| waiter.signal(Signal::CONT));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Process, Task, eventually, process_exists};
+use bowline_tests::harness::{Elsewhere, Process, Task, eventually, process_exists, take_lock};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -126,8 +126,7 @@ fn nothing_is_read_through_a_symlink() {
     let lock = task.file("lock");
     fs::rename(&lock, &kept).expect("it is there");
     symlink(&kept, &lock).expect("ours");
-    let held = fs::File::open(&kept).expect("ours");
-    held.lock().expect("nobody else has it");
+    let _held = take_lock(&kept);
     task.bowline("rm", []).assert_code(0);
     host.assert_nothing_left_without_rm();
 }

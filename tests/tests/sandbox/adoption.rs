@@ -1,9 +1,11 @@
 //! A sandbox whose shim died goes on under a new one, with all its members.
 
-use std::fs::{self, File};
+use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Sandbox, Task, Trace, WRITER, eventually, namespace_of, process_exists, touch};
+use bowline_tests::harness::{
+    Sandbox, Task, Trace, WRITER, eventually, namespace_of, process_exists, take_lock, touch,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -143,8 +145,7 @@ fn a_member_whose_lock_is_held_for_a_moment_is_adopted_too() {
     let task = sandbox.task(IDLE).start();
     sandbox.kill_shim();
     // As any command has it that looks at whose the member is.
-    let lock = File::open(task.file("lock")).expect("its lock");
-    lock.try_lock().expect("nobody has it");
+    let lock = take_lock(task.file("lock"));
     let adopting = host.spawn(["adopt", sandbox.id()]);
     let log = sandbox.file("shim.log");
     let said = || fs::read_to_string(&log).unwrap_or_default();

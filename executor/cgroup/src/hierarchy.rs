@@ -57,6 +57,14 @@ impl Made {
         self.keeps = parts;
     }
 
+    /// Takes over how many parts of the path existed before: all of a cgroup that was there itself, which stays.
+    pub fn take_existed(&mut self, existed: usize) {
+        self.existed = existed;
+        if self.was_there() {
+            self.keep(existed);
+        }
+    }
+
     /// How many parts the path has.
     pub fn parts(&self) -> usize {
         self.path.split('/').count()

@@ -272,12 +272,12 @@ impl Layout {
         self.hierarchies.iter().filter(there).map(|hierarchy| (hierarchy.mount().to_owned(), parts)).collect()
     }
 
-    /// Keeps a cgroup that was there before, as far as the record of its making says, when it is removed.
-    pub fn stay_where_found(&self, cgroup: &mut Cgroup, existed: &Existed) {
+    /// Takes over from the record of the cgroup's making how much of its path existed before: that stays when the cgroup
+    /// is removed, and what was made with it goes.
+    pub fn take_existed(&self, cgroup: &mut Cgroup, existed: &Existed) {
         for member in &mut cgroup.members {
-            let parts = member.made.parts();
-            if existed.get(self.hierarchies[member.hierarchy].mount()) == Some(&parts) {
-                member.made.keep(parts);
+            if let Some(existed) = existed.get(self.hierarchies[member.hierarchy].mount()) {
+                member.made.take_existed(*existed);
             }
         }
     }
@@ -310,7 +310,7 @@ impl Layout {
             cgroup.stay_in(kept);
         }
         if let Some((_, existed)) = self.found.as_ref().filter(|(found, _)| found == path) {
-            self.stay_where_found(&mut cgroup, existed);
+            self.take_existed(&mut cgroup, existed);
         }
         Ok((!cgroup.members.is_empty()).then_some(cgroup))
     }

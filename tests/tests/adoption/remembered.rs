@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, process_exists, storm};
+use bowline_tests::harness::{eventually, hierarchies, process_exists, storm};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -86,4 +86,31 @@ fn storm_what_is_sent_is_recorded_first() {
         assert_eq!(report["stopped_by"], "request", "round {round}: {report:?}");
         task.bowline("rm", []).assert_code(0);
     });
+}
+
+#[test]
+fn parents_made_for_a_cgroup_go_with_it_under_another_shim() {
+    let host = Host::new();
+    let parent = format!("/{}-parent", host.prefix());
+    let path = format!("{parent}/own");
+    let is_there = || hierarchies().iter().any(|(_, mount)| mount.join(&parent[1..]).exists());
+    for another in ["adopt", "upgrade"] {
+        let task = host.task("exec sleep 1000").toml(&format!("cgroup = '{path}'")).start();
+        if another == "adopt" {
+            task.kill_shim(task.shim_pid());
+        }
+        task.bowline(another, []).assert_code(0);
+        assert!(is_there());
+        task.bowline("rm", ["-f"]).assert_code(0);
+        eventually(format_args!("{parent} goes after {another}"), || (!is_there()).then_some(()));
+
+        let sandbox = host.sandbox().flag(format!("--place={path}")).create();
+        if another == "adopt" {
+            sandbox.kill_shim();
+        }
+        host.bowline([another, sandbox.id()]).assert_code(0);
+        assert!(is_there());
+        sandbox.rm(["-f"]);
+        eventually(format_args!("{parent} goes after {another} of a sandbox"), || (!is_there()).then_some(()));
+    }
 }

@@ -71,7 +71,7 @@ impl Sandbox {
         match (layout.open(&record.cgroup)?, &record.unit) {
             (Some(_), Some(unit)) => layout.adopt(unit).map(Some),
             (found, _) => Ok(found.map(|mut cgroup| {
-                layout.stay_where_found(&mut cgroup, &record.parents_made);
+                layout.take_existed(&mut cgroup, &record.parents_made);
                 cgroup
             })),
         }

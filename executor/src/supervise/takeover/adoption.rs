@@ -249,7 +249,7 @@ impl Supervisor {
             (found, _) => found,
         };
         if let Some(cgroup) = &mut cgroup {
-            self.layout.stay_where_found(cgroup, &record.parents_made);
+            self.layout.take_existed(cgroup, &record.parents_made);
         }
         if let (Some(cgroup), Some(sandbox)) = (&mut cgroup, self.sandbox()) {
             sandbox.facts.read(|facts| cgroup.stay_in(&facts.record.cgroup));

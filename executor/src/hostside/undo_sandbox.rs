@@ -177,9 +177,16 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     let networks = network::del(folder.path(), timeout);
     keep(networks.map_err(|error| folder.hinted(error, "sandbox rm")));
     keep(layers::unmount_blocking(&folder.shm()));
-    let pause = match &record {
-        Some(record) if misnamed_pause(record, id)?.is_none() => record.pause()?.into_iter().collect(),
-        _ => places.overheads.iter().flat_map(|path| marked(&layout, path, id)).collect::<Vec<_>>(),
+    let recorded = |record: &SandboxRecord| match misnamed_pause(record, id)? {
+        None => record.pause(),
+        Some(_) => Ok(None),
+    };
+    let pause = match record.as_ref().map_or(Ok(None), recorded) {
+        Ok(Some(pause)) => vec![pause],
+        other => {
+            keep(other.map(drop));
+            places.overheads.iter().flat_map(|path| marked(&layout, path, id)).collect()
+        }
     };
     pause.iter().for_each(|pause| keep(end(pause)));
     let mut moved = Vec::new();

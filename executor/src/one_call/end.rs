@@ -174,8 +174,7 @@ impl Containers {
         // Without a record nothing was made yet.
         if let Some(record) = record {
             let container = Container { id: id.clone(), record, folder: folder.clone() };
-            let found =
-                self.to_act_on(id.as_str()).and_then(|_| Ok((self.status(&container)?, self.init(&container)?)));
+            let found = container.check_record().and_then(|()| Ok((self.status(&container)?, self.init(&container)?)));
             let init = match found {
                 // `undo` ends what is known to belong to it.
                 Err(error) if force && error.kind() == Kind::WrongState => None,

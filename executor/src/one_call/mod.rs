@@ -171,15 +171,10 @@ impl Containers {
     /// Like [`Containers::find`], for a call that acts on the container: its record can be trusted.
     ///
     /// # Errors
-    /// `WrongState` for a record of a newer bowline, and for one that names what is not the container's.
+    /// As [`Containers::find`] and [`Container::check_record`].
     fn to_act_on(&self, id: &str) -> Result<Container> {
         let container = self.find(id)?;
-        container.folder.check_form().map_err(|newer| container.refused(newer.message()))?;
-        container.record.check_plain().map_err(|why| container.refused(why))?;
-        if is_anothers_place(&container.folder, &container.record) {
-            return Err(container.refused("`cgroup` in its record is not what its configuration asks for"));
-        }
-        Ok(container)
+        container.check_record().map(|()| container)
     }
 
     /// Init, if it has not ended: a zombie has.
@@ -310,6 +305,19 @@ fn is_gone(error: &Error) -> bool {
 }
 
 impl Container {
+    /// Checks that the record can be trusted by a call that acts on the container.
+    ///
+    /// # Errors
+    /// `WrongState` for a record of a newer bowline, and for one that names what is not the container's.
+    fn check_record(&self) -> Result<()> {
+        self.folder.check_form().map_err(|newer| self.refused(newer.message()))?;
+        self.record.check_plain().map_err(|why| self.refused(why))?;
+        if is_anothers_place(&self.folder, &self.record) {
+            return Err(self.refused("`cgroup` in its record is not what its configuration asks for"));
+        }
+        Ok(())
+    }
+
     /// The error for a record that cannot be trusted.
     fn refused(&self, why: &str) -> Error {
         let id = &self.id;

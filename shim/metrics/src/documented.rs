@@ -17,10 +17,10 @@ use super::families;
 use super::gather::{Answer, Nomad, Sandbox, Scrape, Shim, ShimMemory, Task, TrackedUnit};
 use super::text::{Described, Exposition, Form, Type};
 
-/// The marks around the table in the page.
-const TABLE: [&str; 2] = ["<!-- metrics -->\n", "<!-- /metrics -->"];
+/// The marks around the tables in the page.
+const TABLES: [&str; 2] = ["<!-- metrics -->\n", "<!-- /metrics -->"];
 
-/// The labels of every metric of a task, which the table leaves out.
+/// The labels of every metric of a task, which the tables leave out.
 const OF_A_TASK: [&str; 3] = ["task", "sandbox", "namespace"];
 
 /// The subjects whose cgroup figures are reported.
@@ -118,37 +118,44 @@ fn of_task(name: &str) -> Option<String> {
     SUBJECTS[1..].iter().find_map(of)
 }
 
-fn table(all: &Exposition) -> String {
+/// A table of the metrics that sandboxes and units have too, and one of the others.
+fn tables(all: &Exposition) -> String {
     let described: Vec<Described<'_>> = all.described().collect();
     let helps: BTreeMap<&str, &str> = described.iter().map(|metric| (metric.name.as_str(), metric.help)).collect();
     let twin = |metric: &Described<'_>| {
         of_task(&metric.name).is_some_and(|name| helps.get(name.as_str()) == Some(&metric.help))
     };
-    let mut table = "| metric | type | labels | what it says | also of |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    let (mut common, mut others) = (String::new(), String::new());
     for metric in described.iter().filter(|metric| !twin(metric)) {
         let also = SUBJECTS[1..].iter().filter(|subject| {
             let name = metric.name.replacen("bowline_task_", &format!("bowline_{subject}_"), 1);
             name != metric.name && helps.get(name.as_str()) == Some(&metric.help)
         });
-        let also: Vec<&str> = also.copied().collect();
-        let labels = metric.labels.strip_prefix(&OF_A_TASK).unwrap_or(&metric.labels);
-        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        let Described { name, of, help, .. } = metric;
-        let cells = [format!("`{name}`"), of.name().to_owned(), labels.join(", "), (*help).to_owned(), also.join(", ")];
-        table += &format!("| {} |\n", cells.join(" | ").replace("  ", " "));
+        let table = match also.count() {
+            0 => &mut others,
+            2 => &mut common,
+            _ => panic!("{}: of sandboxes or units, not of both", metric.name),
+        };
+        let Described { name, of, help, labels } = metric;
+        let labels = labels.strip_prefix(&OF_A_TASK).unwrap_or(labels).join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        // The names tell the other types.
+        let histogram = if *of == Type::Histogram { " (histogram)" } else { "" };
+        *table += &format!("| `{name}{labels}` | {help}{histogram} |\n");
     }
-    table
+    let head = "| metric | what it says |\n| --- | --- |\n";
+    format!("Of tasks, sandboxes and units:\n\n{head}{common}\nOthers:\n\n{head}{others}")
 }
 
 #[test]
 fn the_page_has_every_metric() {
     let path = page("metrics.md");
     let text = std::fs::read_to_string(&path).expect("the page");
-    let (before, rest) = text.split_once(TABLE[0]).expect("the table begins");
-    let (there, after) = rest.split_once(TABLE[1]).expect("the table ends");
-    let wanted = table(&everything());
+    let (before, rest) = text.split_once(TABLES[0]).expect("the tables begin");
+    let (there, after) = rest.split_once(TABLES[1]).expect("the tables end");
+    let wanted = tables(&everything());
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        let text = [before, TABLE[0], &wanted, TABLE[1], after].concat();
+        let text = [before, TABLES[0], &wanted, TABLES[1], after].concat();
         return std::fs::write(path, text).expect("the page is ours");
     }
     assert_eq!(there, wanted, "UPDATE_DOCS=1 cargo test -p bowline-metrics --lib writes it again");

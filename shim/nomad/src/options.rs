@@ -8,8 +8,8 @@ pub const TASK: &[Field] = &[
         "command",
         Form::Text,
         "command",
-        "The program, looked up in the task's `local/`, in its folder, then in its `PATH`; with a slash in its volumes \
-         too. A file in the task's folder is made executable.",
+        "The program, looked up in the task's `local/`, its folder, then its `PATH`; with a slash in its volumes too. \
+         A file in the task's folder is made executable.",
     )
     .required(),
     Field::new("args", Form::List, "args", "Arguments. Nomad fills in variables such as `${NOMAD_PORT_http}`."),
@@ -19,7 +19,7 @@ pub const TASK: &[Field] = &[
         Form::Text,
         "",
         "The root filesystem: `host`, a read-only view of the host's `/usr`, `/etc` and the like, or a host folder's \
-         absolute path, which needs `allow_host_paths`.",
+         path, which needs `allow_host_paths`.",
     )
     .or("\"host\""),
     Field::new(
@@ -41,7 +41,7 @@ pub const TASK: &[Field] = &[
         "cap_ambient",
         Form::List,
         "capabilities.ambient",
-        "Capabilities that a user other than root keeps in executed programs; by default those in `cap_add`.",
+        "Capabilities that users other than root keep in executed programs; by default those in `cap_add`.",
     ),
     Field::new(
         "no_new_privs",
@@ -49,18 +49,8 @@ pub const TASK: &[Field] = &[
         "no_new_privs",
         "Whether set-user-ID bits have no effect; true by default. False needs `allow_privileged`.",
     ),
-    Field::new(
-        "pid_mode",
-        Form::Text,
-        "namespaces.pid",
-        "`private`, or `host` to see the host's processes, which needs `allow_privileged`.",
-    ),
-    Field::new(
-        "ipc_mode",
-        Form::Text,
-        "namespaces.ipc",
-        "`private`, or `host` to share the host's, which needs `allow_privileged`.",
-    ),
+    Field::new("pid_mode", Form::Text, "namespaces.pid", "`private`, or `host`, which needs `allow_privileged`."),
+    Field::new("ipc_mode", Form::Text, "namespaces.ipc", "`private`, or `host`, which needs `allow_privileged`."),
     Field::new(
         "seccomp",
         Form::Text,
@@ -92,7 +82,7 @@ pub const TASK: &[Field] = &[
         "cpu_hard_limit",
         Form::Flag,
         "",
-        "Whether CPU time is limited to the task's `resources`, even while the host is idle; false by default.",
+        "Whether CPU time is limited to the task's `resources` even while the host is idle; false by default.",
     ),
     Field::new(
         "cpu_period",
@@ -104,7 +94,7 @@ pub const TASK: &[Field] = &[
         "memory_high",
         Form::Text,
         "memory.high",
-        "Above this, such as `200M`, the task is slowed down and memory is reclaimed; cgroup v2 only.",
+        "Above this the task is slowed down and memory is reclaimed; cgroup v2 only.",
     ),
     Field::new(
         "memory_swap",
@@ -128,19 +118,14 @@ pub const TASK: &[Field] = &[
          is replaced.",
     )
     .or("true"),
+    Field::new("timeout", Form::Text, "timeout", "How long the task may run; no limit by default."),
+    Field::new("healthcheck", Form::Block(HEALTHCHECK), "healthcheck", "How the shim checks the task's health."),
     Field::new(
-        "timeout",
-        Form::Text,
-        "timeout",
-        "How long the task may run before it is stopped, such as `1h`; no limit by default.",
+        "watch",
+        Form::Block(WATCH),
+        "watch",
+        "What the shim [watches for](watch.md); each finding is a task event.",
     ),
-    Field::new(
-        "healthcheck",
-        Form::Block(HEALTHCHECK),
-        "healthcheck",
-        "A command with which the shim checks the task's health.",
-    ),
-    Field::new("watch", Form::Block(WATCH), "watch", "What the shim watches for; each finding is a task event."),
     Field::new("labels", Form::Table, "labels", "Names and values that `bowline ps` shows, besides those of the job."),
 ];
 
@@ -151,21 +136,16 @@ const MOUNT: &[Field] = &[
         "source",
         Form::Text,
         "source",
-        "bind: a path within the task's own folder, such as `local/data`, or an absolute path on the host, which needs \
+        "bind: a path within the task's folder, such as `local/data`, or an absolute host path, which needs \
          `allow_host_paths`.",
     ),
-    Field::new("readonly", Form::Flag, "read_only", "Whether it is read-only; false by default."),
+    Field::new("readonly", Form::Flag, "read_only", "False by default."),
     Field::new("propagation", Form::Text, "propagation", "bind: as in mount_namespaces(7); `rprivate` by default."),
     Field::new("size", Form::Text, "size", "tmpfs: the most it holds; half the memory by default."),
     Field::new("mode", Form::Text, "mode", "tmpfs: octal permissions of its top folder; `1777` by default."),
-    Field::new("noexec", Form::Flag, "noexec", "Whether nothing there can be executed; false by default."),
-    Field::new(
-        "nosuid",
-        Form::Flag,
-        "nosuid",
-        "Whether set-user-ID bits there have no effect; by default only for tmpfs.",
-    ),
-    Field::new("nodev", Form::Flag, "nodev", "Whether device nodes there have no effect; by default only for tmpfs."),
+    Field::new("noexec", Form::Flag, "noexec", "As in mount(8); false by default."),
+    Field::new("nosuid", Form::Flag, "nosuid", "As in mount(8); by default only for tmpfs."),
+    Field::new("nodev", Form::Flag, "nodev", "As in mount(8); by default only for tmpfs."),
 ];
 
 const DEVICE: &[Field] = &[
@@ -178,29 +158,14 @@ const HEALTHCHECK: &[Field] = &[
     Field::new("exec", Form::List, "exec", "The command and its arguments; exit code 0 is healthy.").required(),
     Field::new("interval", Form::Text, "interval", "The time between two checks; `30s` by default."),
     Field::new("timeout", Form::Text, "timeout", "How long one may take; `30s` by default."),
-    Field::new(
-        "retries",
-        Form::Number,
-        "retries",
-        "How many consecutive failures make the task unhealthy; 3 by default.",
-    ),
-    Field::new(
-        "start_period",
-        Form::Text,
-        "start_period",
-        "How long after the start failures do not count; 0 by default.",
-    ),
+    Field::new("retries", Form::Number, "retries", "How many failures in a row make it unhealthy; 3 by default."),
+    Field::new("start_period", Form::Text, "start_period", "How long failures do not count at first; 0 by default."),
     Field::new("start_interval", Form::Text, "start_interval", "The interval in that time; `5s` by default."),
-    Field::new(
-        "on_unhealthy",
-        Form::Text,
-        "on_unhealthy",
-        "`none`, or `stop` to end an unhealthy task; `none` by default.",
-    ),
+    Field::new("on_unhealthy", Form::Text, "on_unhealthy", "`none` (the default) or `stop`."),
 ];
 
-const ACTION: &str = "`report` (the default), `stop`, or `lift` the limits.";
-const EVERY: &str = "How often the shim looks, at least `100ms`; `10s` by default.";
+const ACTION: &str = "`report` (the default), `stop` or `lift`.";
+const EVERY: &str = "How often: at least `100ms`, `10s` by default.";
 
 const WATCH: &[Field] = &[
     Field::new("oom", Form::Block(OOM), "oom", "A process was killed by the OOM killer."),
@@ -225,8 +190,8 @@ const COUNT: &[Field] = &[
 ];
 
 const MEMORY: &[Field] = &[
-    Field::new("above", Form::Text, "above", "The most memory, including page cache and swap."),
-    Field::new("anon_above", Form::Text, "anon_above", "The most anonymous memory: the processes' own."),
+    Field::new("above", Form::Text, "above", "The most memory, with page cache and swap."),
+    Field::new("anon_above", Form::Text, "anon_above", "The most memory of the processes' own."),
     Field::new("cache_above", Form::Text, "cache_above", "The most page cache."),
     Field::new("every", Form::Text, "every", EVERY),
     Field::new("action", Form::Text, "action", ACTION),
@@ -241,6 +206,6 @@ const THROTTLED: &[Field] = &[
 const PRESSURE: &[Field] = &[
     Field::new("above", Form::Text, "above", "How much of the window processes may wait.").required(),
     Field::new("window", Form::Text, "window", "`500ms` to `10s`; `2s` by default."),
-    Field::new("who", Form::Text, "who", "`some` for at least one process (the default), `full` for all of them."),
+    Field::new("who", Form::Text, "who", "`some` (the default): at least one process; `full`: all."),
     Field::new("action", Form::Text, "action", ACTION),
 ];

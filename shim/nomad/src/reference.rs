@@ -19,7 +19,7 @@ fn form(field: &Field) -> &'static str {
         Form::Text => "text",
         Form::Flag => "boolean",
         Form::Number => "number",
-        Form::List => "list of text",
+        Form::List => "list",
         Form::Table => "block: name = text",
         Form::Block(_) => "block",
         Form::Blocks(_) => "blocks",

@@ -21,7 +21,8 @@ pub const AGENT: &[Field] = &[
         "bin_dir",
         Form::Text,
         "",
-        "The folder with `bowline-shim`, `bowline-init` and `bowline`; by default the plugin's own, then the agent's `PATH`.",
+        "Where `bowline-shim`, `bowline-init` and `bowline` are; by default in the plugin's folder, then the agent's \
+         `PATH`.",
     ),
     Field::new(
         "state_dir",
@@ -63,7 +64,7 @@ pub const AGENT: &[Field] = &[
         Form::Flag,
         "",
         "Whether Nomad starts no logmon, of 16 MB, for each task. `nomad alloc logs` then shows nothing, and output is \
-         lost. For one task, set `logs { disabled = true }` in its job.",
+         lost. For one task: `logs { disabled = true }` in its job.",
     )
     .or("false"),
     Field::new("pids_limit", Form::Number, "", "The default of a task's `pids_limit`.").or("4096"),

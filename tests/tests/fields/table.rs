@@ -111,27 +111,49 @@ const COUNT: usize = 181;
 const HEAD: &str = "# Conformance
 
 Each field of the [runtime specification](https://github.com/opencontainers/runtime-spec), up to version 1.3, in a
-`config.json`. `[]` is any item of a list, `*` any key. A field has an effect, or a container with it is refused and the
-message names it. False, 0, null and empty mean unset, except a `pids.limit` of 0; a value of another type is refused.
-The few fields without effect, where runc has none either, are logged, as are fields that no version of the
-specification has: it wants those ignored.
+`config.json`. `[]` is any item of a list, `*` any key, `a.{b,c}` both `a.b` and `a.c`. A field has an effect, or a
+container with it is refused and the message names it. False, 0, null and empty mean unset, except a `pids.limit` of 0;
+a value of another type is refused. The few fields without effect, where runc has none either, are logged, as are fields
+that the specification lacks.
 
 | field | effect |
 | --- | --- |
 ";
 
 fn text() -> String {
-    let mut text = HEAD.to_owned();
+    // Fields with the same effect share a row.
+    let mut rows: Vec<(String, Vec<&str>)> = Vec::new();
     for (fields, verdict) in FIELDS {
         let what = match verdict {
             Effect { what, .. } => (*what).to_owned(),
             Refused { why, .. } => format!("refused: {why}"),
             Nothing { why, .. } => format!("no effect, {why}"),
         };
-        let fields: Vec<String> = fields.iter().map(|field| format!("`{field}`")).collect();
-        text += &format!("| {} | {what} |\n", fields.join(", "));
+        match rows.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, row)) => row.extend(*fields),
+            None => rows.push((what, fields.to_vec())),
+        }
     }
-    text
+    let rows = rows.iter().map(|(what, fields)| format!("| {} | {what} |\n", by_parent(fields)));
+    HEAD.to_owned() + &rows.collect::<String>()
+}
+
+/// Each field between backquotes, those of the same parent together: `a.{b,c}`.
+fn by_parent(fields: &[&str]) -> String {
+    let mut parents: Vec<(&str, Vec<&str>)> = Vec::new();
+    for field in fields {
+        let name = field.rsplit('.').next().unwrap_or(field);
+        let parent = field.trim_end_matches(name);
+        match parents.iter_mut().find(|(known, _)| *known == parent && !parent.is_empty()) {
+            Some((_, names)) => names.push(name),
+            None => parents.push((parent, vec![name])),
+        }
+    }
+    let joined = parents.iter().map(|(parent, names)| match names.as_slice() {
+        [name] => format!("`{parent}{name}`"),
+        names => format!("`{parent}{{{}}}`", names.join(",")),
+    });
+    joined.collect::<Vec<_>>().join(", ")
 }
 
 #[test]

@@ -33,7 +33,7 @@ async fn agent(executor: Executor) -> Result<()> {
     println!("the memory limit is {:?} bytes", executor.stats(&service)?.memory.limit_bytes);
 
     let report = executor.wait(&job).await?;
-    println!("the job exited with {:?} and said {:?}", report.exit_code, report.output_tail);
+    println!("the job exited with {:?} and said {:?}", report.exit_code, report.stdout_tail);
 
     executor.shutdown(&service, None, None).await?;
     println!("the service was ended by {:?}", executor.wait(&service).await?.signal);

@@ -5,7 +5,7 @@ use bowline_tests::harness::{Report, Task, lacks, process_exists};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 27] = [
     "exit_code",
     "signal",
     "signal_sent_by_shim",
@@ -27,7 +27,8 @@ const FIELDS: [&str; 26] = [
     "pids_limit",
     "pids_limit_hits",
     "processes_killed",
-    "output_tail",
+    "stdout_tail",
+    "stderr_tail",
     "output_dropped_bytes",
     "health",
     "events",
@@ -105,16 +106,25 @@ fn the_tail_is_the_last_4_kib_of_output() {
     let host = Host::new();
     let task = host.task("seq 1 100000; exit 1").start();
     let report = task.wait();
-    let tail = report["output_tail"].as_str().expect("text");
+    let tail = report["stdout_tail"].as_str().expect("text");
     assert_eq!(tail.len(), 4096);
     assert!(tail.ends_with("\n99999\n100000\n"), "{tail:?}");
 }
 
 #[test]
-fn the_tail_has_both_streams_in_order() {
+fn each_stream_has_a_tail_of_its_own() {
     let host = Host::new();
-    let task = host.task("echo one; sleep 0.2; echo two >&2; sleep 0.2; echo three").start();
-    assert_eq!(task.wait()["output_tail"], "one\ntwo\nthree\n");
+    let tails = |report: &Value| ["stdout_tail", "stderr_tail"].map(|tail| report[tail].clone());
+    let script = "seq 1 100000; echo one; echo two >&2; seq 1 100000 >&2; exit 3";
+    let report = host.task(script).flag("--json").run().assert_code(3).json();
+    for (tail, end) in tails(&report).iter().zip(["\n100000\none\n", "\n99999\n100000\n"]) {
+        let tail = tail.as_str().expect("text");
+        assert!(tail.len() == 4096 && tail.ends_with(end), "{tail:?}");
+    }
+    let task = host.task("echo one; echo two >&2").start();
+    assert_eq!(tails(&task.wait().0), ["one\n", "two\n"]);
+    let task = host.task("echo one; echo two >&2").flag("--tty").start();
+    assert_eq!(tails(&task.wait().0), ["one\r\ntwo\r\n", ""]);
 }
 
 #[test]
@@ -122,7 +132,7 @@ fn a_tail_that_is_no_text_is_still_reported() {
     let host = Host::new();
     let task = host.task("printf 'a\\377b\\n'").start();
     let report = task.wait();
-    let tail = report["output_tail"].as_str().expect("text");
+    let tail = report["stdout_tail"].as_str().expect("text");
     assert!(tail.starts_with('a') && tail.ends_with("b\n"), "{tail:?}");
 }
 

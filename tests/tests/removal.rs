@@ -88,7 +88,7 @@ fn who_waits_for_a_task_that_is_removed_is_told_how_it_ended() {
     let [json, plain] = waiters;
     let report = json.finish().assert_code(0).json();
     assert_eq!((&report["exit_code"], &report["stopped_by"]), (&6.into(), &"request".into()), "{report}");
-    assert!(report["output_tail"].as_str().is_some_and(|tail| tail.starts_with("ready")), "{report}");
+    assert!(report["stdout_tail"].as_str().is_some_and(|tail| tail.starts_with("ready")), "{report}");
     assert_eq!(plain.finish().assert_code(0).out(), "6");
     assert_eq!(logs.finish().assert_code(0).out(), "ready");
     wait_until_removed(&task);

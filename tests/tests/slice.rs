@@ -66,7 +66,7 @@ fn where_systemd_refuses_it_may_be_started_outside_which_is_said() {
     assert!(ran.err().starts_with("bowline: task "), "{ran}");
     assert!(ran.err().contains(" runs outside of system.slice, whose limits do not hold for it: "), "{ran}");
     assert!(ran.err().contains(reason) && ran.err().lines().count() == 1, "{ran}");
-    assert_eq!(report["output_tail"], "out\nerr\n");
+    assert_eq!((&report["stdout_tail"], &report["stderr_tail"]), (&"out\n".into(), &"err\n".into()));
 }
 
 #[test]

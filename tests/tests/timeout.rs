@@ -23,7 +23,7 @@ fn a_command_whose_time_is_over_is_stopped_with_grace() {
     ran.assert_code(124);
     let report = ran.json();
     assert_eq!((&report["exit_code"], &report["stopped_by"]), (&3.into(), &"timeout".into()), "{ran}");
-    assert_eq!(report["output_tail"], "ready\nbye\n", "{ran}");
+    assert_eq!(report["stdout_tail"], "ready\nbye\n", "{ran}");
     assert!(
         ran.err().starts_with("bowline: task ") && ran.err().ends_with(" is stopped: its timeout has passed"),
         "{ran}"

@@ -70,8 +70,12 @@ pub struct ExitReport {
     pub pids_limit_hits: Option<u64>,
     /// How many processes were killed at the task's end; null where init's end made the kernel kill them, uncounted.
     pub processes_killed: Option<u64>,
-    /// The last bytes of stdout and stderr, in the order they were read.
-    pub output_tail: Option<String>,
+    /// The last 4 KiB of stdout, or of the terminal.
+    #[serde(default)]
+    pub stdout_tail: Option<String>,
+    /// The last 4 KiB of stderr.
+    #[serde(default)]
+    pub stderr_tail: Option<String>,
     /// Bytes of output that no file or reader would take.
     pub output_dropped_bytes: u64,
     /// What the files that its description names for output have not taken; absent if they took all.
@@ -100,7 +104,7 @@ impl ExitReport {
     /// The report without output and health log, which make it long.
     pub fn shortened(&self) -> ExitReport {
         let health = self.health.as_ref().map(|health| Health { log: VecDeque::new(), ..health.clone() });
-        ExitReport { output_tail: None, health, ..self.clone() }
+        ExitReport { stdout_tail: None, stderr_tail: None, health, ..self.clone() }
     }
 }
 

@@ -44,8 +44,8 @@ pub struct TaskHandles {
     pub held: Option<Held>,
     /// Init's streams, once it is set up.
     pub pumps: Option<Rc<Pumps>>,
-    /// The last bytes of init's output.
-    pub tail: Tail,
+    /// The last bytes of init's stdout, or of its terminal, and of its stderr.
+    pub tails: [Tail; 2],
     /// The handles of the task's execs, by number, until each exec's end is reported.
     pub execs: BTreeMap<u64, ExecHandles>,
     /// What a later shim must know of them; `None` where no shim takes the task over.
@@ -116,7 +116,7 @@ pub struct SandboxHandles {
 
 impl TaskHandles {
     /// The handles of a task that has no streams yet. Of one that has ended, init and cgroup may be gone.
-    pub fn new(init: Option<Live>, claim: Claim, tail: Tail, cgroup: Option<Cgroup>) -> TaskHandles {
+    pub fn new(init: Option<Live>, claim: Claim, tails: [Tail; 2], cgroup: Option<Cgroup>) -> TaskHandles {
         TaskHandles {
             init,
             entrance: Entrance::default(),
@@ -126,7 +126,7 @@ impl TaskHandles {
             dying: Dying { killed: Rc::default(), since: Moment::now() },
             held: None,
             pumps: None,
-            tail,
+            tails,
             execs: BTreeMap::new(),
             exec_slots: None,
             lingering: Vec::new(),

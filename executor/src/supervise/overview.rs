@@ -41,7 +41,7 @@ impl Supervisor {
         let facts_of = |task: &Rc<Task>| {
             let mut facts = task.facts.read(Clone::clone);
             let handles = task.handles.borrow();
-            facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
+            facts.output = Some(output(handles.tails.iter(), handles.lines()));
             facts.end = facts.end.or_else(|| handles.claim.end());
             for (number, exec) in &mut facts.execs {
                 // An exec with a pid is unreaped, so its pid cannot be reused.

@@ -213,7 +213,7 @@ fn a_report_longer_than_its_reserved_room_drops_its_output() {
     task.end();
     task.wait_until_left();
     let report = task.bowline(&["wait", "--json", &task.id]).assert_code(0).json();
-    assert_eq!((&report["exit_code"], &report["output_tail"]), (&json!(5), &Value::Null), "{report}");
+    assert_eq!((&report["exit_code"], &report["stdout_tail"]), (&json!(5), &Value::Null), "{report}");
     fs::remove_file(filler).expect("it was made");
     task.rm();
     drop(disk);

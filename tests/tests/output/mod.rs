@@ -141,7 +141,7 @@ fn a_log_that_cannot_be_written_blocks_nobody_and_is_counted() {
     let report = task.wait();
     report.assert_code(3);
     assert_eq!(report.number("output_dropped_bytes"), 588_895);
-    assert!(report["output_tail"].as_str().is_some_and(|tail| tail.ends_with("\n100000\n")), "{report:?}");
+    assert!(report["stdout_tail"].as_str().is_some_and(|tail| tail.ends_with("\n100000\n")), "{report:?}");
 }
 
 #[test]

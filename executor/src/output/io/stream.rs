@@ -398,7 +398,7 @@ impl Stream {
         let outcome = fill(&self.from, &mut chunk, readiness, self.route.goes_with_process);
         self.handle(outcome, |stream, length| {
             let bytes = &chunk[..length];
-            stream.route.tail.borrow_mut().extend_from_slice(bytes);
+            stream.route.tail.borrow_mut().push(bytes);
             stream.unlogged += stream.route.log.as_ref().map_or(0, |log| log.write(bytes));
             stream.outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
         })
@@ -430,7 +430,7 @@ impl Stream {
         // The reader in the foreground first: it is who waits.
         outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
         unread.set_remaining(own(outlets).map_or(0, |outlet| outlet.pending().len()));
-        tail.borrow_mut().extend_from_slice(bytes);
+        tail.borrow_mut().push(bytes);
         if let Some(log) = log {
             *unlogged += log.write_marked(bytes, |mark| unread.begins_log(mark));
             log.with_held(|held| unread.logged(held));

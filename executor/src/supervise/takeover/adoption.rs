@@ -300,8 +300,8 @@ impl Supervisor {
             Some(live) if plan.record.init => init_program::reopen(live.pid, &plan.folder)?,
             Some(_) | None => Kept::default(),
         };
-        let tail = io::new_tail(io::TAIL);
-        let pumps = pumps(&plan, id, &init, kept.outputs, &tail)?;
+        let tails = [io::new_tail(io::TAIL), io::new_tail(io::TAIL)];
+        let pumps = pumps(&plan, id, &init, kept.outputs, &tails)?;
         let claim = claim(&plan, &init)?;
         let entrance = init.as_ref().map(|live| entrance(live, &plan)).transpose()?.unwrap_or_default();
         // Its init says so once, while no shim listened. It may have been ended since.
@@ -317,7 +317,7 @@ impl Supervisor {
             init_watch: kept.watch.map(Rc::new),
             pumps: Some(Rc::new(pumps)),
             entrance,
-            ..TaskHandles::new(init, claim, tail, cgroup)
+            ..TaskHandles::new(init, claim, tails, cgroup)
         };
         Ok(Found { plan, facts, handles })
     }
@@ -476,7 +476,7 @@ fn pumps(
     id: &TaskId,
     init: &Option<Live>,
     outputs: Vec<Option<OwnedFd>>,
-    tail: &Tail,
+    tails: &[Tail; 2],
 ) -> Result<Pumps> {
     let description = plan.record.description()?;
     // Opened by the next write; a torn line is completed first.
@@ -486,8 +486,8 @@ fn pumps(
     let names = ["stdout", "stderr"];
     // An init that has ended keeps none; the shim before may have left bytes that it had not read.
     let outputs = outputs.into_iter().chain([None, None]);
-    let outputs = outputs.zip(names).zip(&targets).zip(logs).zip(0..);
-    let kept = outputs.filter_map(|((((read, name), target), log), index)| {
+    let outputs = outputs.zip(names).zip(&targets).zip(logs).zip(tails).zip(0..);
+    let kept = outputs.filter_map(|(((((read, name), target), log), tail), index)| {
         let unread = Unread::of(plan.folder.path(), index);
         let read = read.or_else(|| unread.has_left().then(io::ended_pipe)?.ok())?;
         Some(KeptOutput { name, read, index, target, log, tail: tail.clone(), unread })

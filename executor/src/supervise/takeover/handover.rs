@@ -105,7 +105,10 @@ struct HandedTask {
     /// Processes that were sent SIGKILL, and when.
     dying: (Vec<Fd>, Moment),
     pumps: Option<io::Handed>,
+    /// Of stdout; of both outputs from a program that kept no other.
     tail: HandedTail,
+    #[serde(default)]
+    stderr_tail: Option<HandedTail>,
     execs: BTreeMap<u64, HandedExec>,
     /// The number of the empty cgroup for an exec.
     exec_group: Option<u64>,
@@ -268,14 +271,14 @@ impl Supervisor {
     }
 
     fn found_in(&self, id: &TaskId, handed: HandedTask) -> Result<Found> {
-        let HandedTask { mut facts, spec, filter, folder, owns_folder, init, pumps, tail, execs, exec_group, .. } =
-            handed;
+        let HandedTask { mut facts, spec, filter, folder, owns_folder, init, pumps, execs, exec_group, .. } = handed;
         let (live, claim) = self.process(init)?;
         let cgroup = match facts.cgroups {
             Cgroups::InUse => self.cgroup_of(&facts.record)?,
             Cgroups::Removing | Cgroups::Removed => None,
         };
-        let tail = tail.take();
+        let stderr_tail = handed.stderr_tail.map_or_else(|| io::new_tail(io::TAIL), HandedTail::take);
+        let tails = [handed.tail.take(), stderr_tail];
         let log = |handed| match facts.record.description() {
             Ok(task) => log::go_on(task, &LogFiles::of(task, id, &folder), handed),
             // A manager keeps its own logs.
@@ -285,9 +288,9 @@ impl Supervisor {
         let keeper = init_pidfd.transpose().doing(Kind::Internal, || "cannot open a pidfd twice")?;
         let of_child = |pid, end| self.claim_child(pid, end);
         let kept_in = facts.record.outlives_shim().then_some(folder.as_path());
-        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, folder: kept_in, log: &log, claim: &of_child };
+        let taken = Taken { tails: &tails, keeper, folder: kept_in, log: &log, claim: &of_child };
         let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
-        let mut handles = TaskHandles::new(live, claim, tail, cgroup);
+        let mut handles = TaskHandles::new(live, claim, tails, cgroup);
         let (dying, since) = handed.dying;
         handles.dying = Dying { killed: dying.into_iter().map(Fd::take).collect::<Result<_>>()?, since };
         handles.init_watch = handed.init_watch.map(init_program::Handed::take).transpose()?.map(Rc::new);
@@ -357,7 +360,8 @@ impl Task {
             init_watch: handles.init_watch.as_deref().map(init_program::InitWatch::hand_over),
             dying: (handles.dying.killed.iter().map(Fd::of).collect(), handles.dying.since),
             pumps: handles.pumps.as_deref().map(io::Pumps::hand_over),
-            tail: HandedTail::of(&handles.tail),
+            tail: HandedTail::of(&handles.tails[0]),
+            stderr_tail: Some(HandedTail::of(&handles.tails[1])),
             execs: handles.execs.iter().map(|(number, exec)| (*number, exec.hand_over())).collect(),
             exec_group: handles.exec_group.as_ref().map(|group| group.number()),
             last_stats: handles.last_stats.clone(),
@@ -395,7 +399,7 @@ impl HandedTail {
 
     fn take(self) -> Tail {
         let tail = io::new_tail(self.most);
-        tail.borrow_mut().extend_from_slice(&self.bytes);
+        tail.borrow_mut().push(&self.bytes);
         tail
     }
 }

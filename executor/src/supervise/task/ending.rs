@@ -16,6 +16,7 @@ use super::Task;
 use crate::facts::{Cgroups, TaskFacts};
 use crate::hostside::task_units::remove_tasks_cgroup;
 use crate::lifecycle::task::{Life, Trigger};
+use crate::output::io::Tail;
 use crate::process::spare_fd;
 use crate::process::worker;
 use crate::supervise::sandbox::connection;
@@ -245,7 +246,8 @@ impl Task {
             last.oom_kills = Some(1);
         }
         supervisor.tell_oom(self, last.oom_kills);
-        let output_tail = String::from_utf8_lossy(&self.handles.borrow().tail.borrow().to_vec()).into_owned();
+        let text = |tail: &Tail| String::from_utf8_lossy(&tail.borrow().to_vec()).into_owned();
+        let [stdout_tail, stderr_tail] = self.handles.borrow().tails.each_ref().map(text);
         let output_dropped_bytes = self.output_dropped();
         let reaped = self.handles.borrow().claim.end();
         self.facts.read(|facts| {
@@ -294,7 +296,8 @@ impl Task {
             report.pids_limit = last.pids_limit;
             report.pids_limit_hits = last.pids_limit_hits;
             report.processes_killed = processes_killed;
-            report.output_tail = Some(output_tail);
+            report.stdout_tail = Some(stdout_tail);
+            report.stderr_tail = Some(stderr_tail);
             report.output_dropped_bytes = output_dropped_bytes;
             report.output_unwritten = record.task.as_ref().map(|task| self.output_unwritten(task)).unwrap_or_default();
             report.health = facts.history.health.clone();

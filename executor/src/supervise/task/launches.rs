@@ -369,14 +369,14 @@ impl Supervisor {
         let (_writers, read) = self.until_leaving(async { Ok(io::until_read(outputs).await) }).await?;
         read?;
         let process = plan.spec.process().as_ref();
-        let tail = io::new_tail(io::TAIL);
+        let tails = [io::new_tail(io::TAIL), io::new_tail(io::TAIL)];
         let (mut stdio, wiring) = io::wire(Connections {
             input: if stdin == Input::Null && open { &Input::Open } else { &stdin },
             stdout: &said.stdout.map_or(stdout, Target::Path),
             stderr: &said.stderr.map_or(stderr, Target::Path),
             owner: Owner::of(&plan.spec, process, plan.particulars.stream_group),
             logs,
-            tails: [tail.clone(), tail.clone()],
+            tails: tails.clone(),
             terminal: process.filter(|process| process.terminal() == Some(true)).map(|process| size.or_of(process)),
             direct,
             // All processes of a task end with its init.
@@ -402,7 +402,7 @@ impl Supervisor {
         if let Some(identity) = &mut plan.record.identity {
             identity.cgroups = self.layout.files_of(&cgroup);
         }
-        let task = Rc::new(Task::new(id.clone(), plan, live, claim, tail, cgroup));
+        let task = Rc::new(Task::new(id.clone(), plan, live, claim, tails, cgroup));
         task.handles.borrow_mut().init_watch = init_watch.map(Rc::new);
         task.handles.borrow_mut().launcher = launcher;
         self.tasks.borrow_mut().insert(id.clone(), task.clone());

@@ -115,10 +115,10 @@ impl Task {
     }
 
     /// A task as `plan` has it, whose init is `live`.
-    pub fn new(id: TaskId, mut plan: LaunchPlan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
+    pub fn new(id: TaskId, mut plan: LaunchPlan, live: Live, claim: Claim, tails: [Tail; 2], cgroup: Cgroup) -> Task {
         plan.record.pid = Some(live.pid);
         plan.record.pid_started = proc_stat::started(live.pid);
-        Task::with(id, plan, TaskHandles::new(Some(live), claim, tail, Some(cgroup)))
+        Task::with(id, plan, TaskHandles::new(Some(live), claim, tails, Some(cgroup)))
     }
 
     /// A task as `plan` has it, whose record says which process is its init.

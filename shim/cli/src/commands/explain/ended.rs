@@ -53,7 +53,10 @@ pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
         let sentence = format!("{} of it still ran, and {} killed with it", processes(killed), was(killed));
         all.push(Finding::note("processes_killed", sentence).with("processes_killed", Some(killed)));
     }
-    let mut lines = last_lines(report.output_tail.as_deref().unwrap_or_default(), LINES);
+    let mut lines = Vec::new();
+    for tail in [&report.stdout_tail, &report.stderr_tail].into_iter().flatten() {
+        lines.extend(last_lines(tail, LINES));
+    }
     // What the cause tells already.
     let said = last_word(facts, report).filter(|_| all.iter().any(|finding| finding.kind == "exit_code"));
     lines.retain(|line| Some(line) != said.as_ref());
@@ -207,10 +210,10 @@ fn exited(facts: &Facts, report: &ExitReport) -> Finding {
     Finding::cause("exit_code", format!("{by_itself}{convention}{said}"))
 }
 
-/// The last line that the command wrote to stderr, as far as its log has it, else of all output.
+/// The last line that the command wrote to stderr, as its report or its log has it, else to stdout.
 fn last_word(facts: &Facts, report: &ExitReport) -> Option<String> {
     let of = |text: &Option<String>| text.as_deref().and_then(last_line);
-    of(&facts.stderr).or_else(|| of(&report.output_tail))
+    of(&report.stderr_tail).or_else(|| of(&facts.stderr)).or_else(|| of(&report.stdout_tail))
 }
 
 fn memory(facts: &Facts, report: &ExitReport) -> Vec<Finding> {

@@ -15,7 +15,7 @@ fn report(changed: Value) -> ExitReport {
         "exit_code": 0, "signal": null, "signal_sent_by_shim": false, "oom_killed": false, "oom_killed_init": false,
         "oom_cgroup": null, "started_at": "2026-05-01T12:00:00Z", "exited_at": "2026-05-01T12:00:12.3Z",
         "cpu_usec": 1000, "memory_peak_bytes": 1 << 20, "oom_kills": 0, "throttled_periods": 0, "throttled_usec": 0,
-        "processes_killed": 0, "output_tail": "", "output_dropped_bytes": 0, "shim_died": false,
+        "processes_killed": 0, "stdout_tail": "", "stderr_tail": "", "output_dropped_bytes": 0, "shim_died": false,
     });
     merge(&mut report, changed);
     serde_json::from_value(report).expect("a report")
@@ -93,7 +93,7 @@ fn an_end_is_explained_by_what_is_known_of_it() {
 
 #[test]
 fn an_exit_code_has_a_shells_meaning_and_the_last_word() {
-    let ended = |code: i32, tail: &str| of_end(json!({"exit_code": code, "output_tail": tail}));
+    let ended = |code: i32, tail: &str| of_end(json!({"exit_code": code, "stdout_tail": tail}));
     let cause = Severity::Cause;
     has(
         &ended(127, "sh: 1: nosuch: not found\n"),
@@ -108,8 +108,7 @@ fn an_exit_code_has_a_shells_meaning_and_the_last_word() {
     let once = ended(3, "\u{1b}[2J\n");
     has(&once, "exit_code", cause, &["\\u{1b}[2J"]);
     assert_eq!(once.len(), 1, "{once:?}");
-    let facts = Facts { stderr: Some("no disk\n".to_owned()), ..facts() };
-    let both = ended::findings(&facts, &report(json!({"exit_code": 1, "output_tail": "no disk\nbye\n"})));
+    let both = of_end(json!({"exit_code": 1, "stdout_tail": "bye\n", "stderr_tail": "no disk\n"}));
     has(&both, "exit_code", cause, &["exit code 1; its last word: no disk"]);
     has(&both, "last_output", Severity::Note, &["last output: bye"]);
 }
@@ -254,7 +253,7 @@ fn a_member_is_held_back_by_its_sandbox_too() {
 #[test]
 fn a_person_reads_the_cause_first() {
     let id = "web".parse().expect("an id");
-    let exit = report(json!({"exit_code": 3, "output_tail": "x\n", "output_dropped_bytes": 1}));
+    let exit = report(json!({"exit_code": 3, "stdout_tail": "x\n", "output_dropped_bytes": 1}));
     let facts = Facts { exit: Some(exit), ..facts() };
     let explanation = explain(&id, &facts, "2026-05-01T12:02:12.3Z".parse().expect("a time"));
     let plain: Vec<String> =

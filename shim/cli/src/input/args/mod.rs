@@ -323,7 +323,7 @@ pub struct RunArgs {
     /// Stop the task once this command, or the process that started it, has ended
     #[arg(long, conflicts_with = "detach")]
     pub die_with_parent: bool,
-    /// Print its exit report, with the last 4 KiB of its output, instead of its output; with -d id and pid
+    /// Print its exit report, with the last 4 KiB of each output, instead of its output; with -d id and pid
     #[arg(long, conflicts_with = "tty")]
     pub json: bool,
     /// Write its exit report to a file, as JSON, beside its output

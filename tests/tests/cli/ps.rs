@@ -208,3 +208,51 @@ fn it_goes_by_the_names_that_others_have_for_it() {
     }
     end(tasks);
 }
+
+#[test]
+fn tasks_are_found_by_name_and_by_exit_code() {
+    let host = Host::new();
+    let tasks = three(&host);
+    let listed = |filters: &[&str]| {
+        let args = filters.iter().map(|filter| format!("--filter={filter}"));
+        host.bowline(["ps".to_owned(), "-q".to_owned()].into_iter().chain(args)).assert_code(0).out()
+    };
+    let [running, paused, ended] = tasks.each_ref().map(Task::id);
+    let both = format!("{running}\n{paused}");
+    assert_eq!((listed(&["exited=3"]).as_str(), listed(&["exited=0"]).as_str()), (ended, ""));
+    assert_eq!(listed(&["exited=0", "exited=3", "status=exited"]), ended);
+    assert_eq!(listed(&[&format!("name=^{running}$")]), running);
+    assert_eq!(listed(&[&format!("name={running}"), &format!("name={}$", &paused[1..])]), both);
+    assert_eq!(listed(&[&format!("name={running}"), "exited=3"]), "");
+    for filter in ["name=", "name=(", "exited=x", "exited=", "since=web"] {
+        host.bowline(["ps", "--filter", filter]).assert_refused(2, &["--filter", "'"]);
+    }
+    end(tasks);
+}
+
+#[test]
+fn a_line_is_made_of_dockers_fields() {
+    let host = Host::new();
+    host.bowline(["ps", "--format", "{{.ID}}"]).assert_says("");
+    let [task, other] = [host.task(IDLE).flag("--label=a=b").flag("-l=c=d").start(), host.task("exit 3").start()];
+    other.wait();
+    let one = |format: &str| {
+        let ran = host.bowline(["ps", "--filter", &format!("name={}", task.id()), "--format", format]);
+        ran.assert_code(0).out()
+    };
+    assert_eq!(one("{{.Names}}\\t{{ .ID }}"), format!("{0}\t{0}", task.id()));
+    assert_eq!(one("{{.State}}: {{.Status}} [{{.ExitCode}}] {{.Pid}}"), format!("running: running [] {}", task.pid()));
+    assert_eq!(one("{{.Labels}} {{.Command}} {{.Sandbox}}"), format!("a=b,c=d /bin/sh -c {IDLE} "));
+    assert!(one("{{.RunningFor}}").ends_with(" ago") && one("{{.CreatedAt}}").ends_with('Z'));
+    let ended = host.bowline(["ps", "--filter=exited=3", "--format={{.Status}} {{.ExitCode}}"]).assert_code(0).out();
+    assert!(ended.starts_with("exited (3) ") && ended.ends_with(" ago 3"), "{ended}");
+    let (json, as_format) = (host.bowline(["ps", "--json"]), host.bowline(["ps", "--format", "json"]));
+    assert_eq!(json.assert_code(0).json(), as_format.assert_code(0).json());
+    for format in ["{{.Image}}", "{{ status }}", "{{json .}}", "table {{.Names}}", "{{range .}}x{{end}}", "{{.ID"] {
+        let ran = host.bowline(["ps", "--format", format]);
+        assert!(ran.assert_refused(2, &["--format"]).err().contains("\nhint: "), "{ran}");
+    }
+    host.bowline(["ps", "--format", "{{.Image}}"]).assert_refused(2, &["there is no field Image", "RunningFor"]);
+    host.bowline(["ps", "--json", "--format", "{{.ID}}"]).assert_refused(2, &["--json", "--format"]);
+    task.end();
+}

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 
 use bowline_client::Presence;
 use bowline_model::folder::StateDir;
@@ -20,6 +21,7 @@ use crate::ui::numbers;
 use crate::ui::print::{complain, say, show};
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
+use crate::ui::template::Template;
 
 /// One task, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -105,7 +107,9 @@ impl From<Inspection> for Row {
 impl Filter {
     fn keeps(&self, row: &Row) -> bool {
         match self {
+            Filter::Name(name) => name.is_match(row.id.as_str()),
             Filter::Status(status) => row.status == *status,
+            Filter::Exited(code) => row.exit_code == Some(*code),
             Filter::Sandbox(id) => row.sandbox.as_ref().is_some_and(|of| of.as_str() == id),
             Filter::Label(key, wanted) => {
                 row.labels.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
@@ -114,12 +118,63 @@ impl Filter {
     }
 }
 
-/// Whether `row` is listed: it has one of the wanted statuses, if any, and passes all other filters.
+/// Whether `row` is listed, by docker's rules: it has all of the labels, and of each other kind passes one filter, if there
+/// are any.
 fn is_listed(row: &Row, filters: &[Filter]) -> bool {
-    let of_status = |filter: &&Filter| matches!(filter, Filter::Status(_));
-    let mut statuses = filters.iter().filter(of_status).peekable();
-    let fits = statuses.peek().is_none() || statuses.any(|filter| filter.keeps(row));
-    fits && filters.iter().filter(|filter| !of_status(filter)).all(|filter| filter.keeps(row))
+    filters.iter().all(|filter| match filter {
+        Filter::Label(..) => filter.keeps(row),
+        _ => filters.iter().any(|other| discriminant(other) == discriminant(filter) && other.keeps(row)),
+    })
+}
+
+/// The fields of a task that `--format` may name, as docker has them.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Named {
+    #[serde(rename = "ID")]
+    id: String,
+    names: String,
+    command: String,
+    created_at: String,
+    running_for: String,
+    status: String,
+    state: String,
+    labels: String,
+    pid: Option<i32>,
+    exit_code: Option<i32>,
+    sandbox: String,
+}
+
+impl Named {
+    fn of(row: &Row, now: Timestamp) -> Named {
+        let labels: Vec<String> = row.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Named {
+            id: row.id.to_string(),
+            names: row.id.to_string(),
+            command: row.command.clone(),
+            created_at: row.created_at.map(|at| at.to_string()).unwrap_or_default(),
+            running_for: row.created_at.map(|at| format!("{} ago", span(at, now))).unwrap_or_default(),
+            status: status(row, now),
+            state: row.status.clone(),
+            labels: labels.join(","),
+            pid: row.pid,
+            exit_code: row.exit_code,
+            sandbox: row.sandbox.as_ref().map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+}
+
+/// Prints a line for each task: `{{.ID}} {{.Status}}`.
+fn print_as(format: &str, rows: &[Row]) -> Result<()> {
+    let hint = "write fields as in '{{.ID}} {{.Status}}', or json; without --format a table is printed";
+    if format.split_whitespace().next() == Some("table") {
+        return Err(Error::new(Kind::Usage, "--format: there is no word `table`").hint(hint));
+    }
+    let template = Template::parse(format).map_err(|error| error.hint(hint))?;
+    // Names of fields are checked also where there is no task.
+    template.fill(&Named::default())?;
+    let now = Timestamp::now();
+    rows.iter().try_for_each(|row| say(&template.fill(&Named::of(row, now))?))
 }
 
 pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
@@ -139,8 +194,11 @@ pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
     if args.reverse {
         rows.reverse();
     }
-    if args.json {
-        return json::print_list(&rows).map(|()| 0);
+    match args.format.as_deref() {
+        Some("json") => return json::print_list(&rows).map(|()| 0),
+        _ if args.json => return json::print_list(&rows).map(|()| 0),
+        Some(format) => return print_as(format, &rows).map(|()| 0),
+        None => {}
     }
     if args.quiet {
         rows.iter().try_for_each(|row| say(row.id.as_str()))?;
@@ -164,6 +222,22 @@ fn order(a: &Row, b: &Row, by: SortBy) -> Ordering {
     first.then_with(|| a.id.cmp(&b.id))
 }
 
+/// How long ago that was, in short.
+fn span(since: Timestamp, now: Timestamp) -> String {
+    numbers::age(now.duration_since(since).try_into().unwrap_or_default())
+}
+
+/// The status with what belongs to it: `exited (3) 7m ago`.
+fn status(row: &Row, now: Timestamp) -> String {
+    let ended = row.exited_at.map_or_else(String::new, |at| format!(" {} ago", span(at, now)));
+    match (row.exit_code, row.health) {
+        (Some(code), _) if row.unwritten.is_some() => format!("{} ({code}){ended}, unwritten", row.status),
+        (Some(code), _) => format!("{} ({code}){ended}", row.status),
+        (None, Some(health)) => format!("{} ({health})", row.status),
+        (None, None) => format!("{}{ended}", row.status),
+    }
+}
+
 /// Makes the table. A shortened id must differ from all ids in `all`.
 fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> Vec<String> {
     const COLUMNS: [Column; 5] = [
@@ -177,20 +251,12 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
     // Ids get a third of the line: a prefix is enough to name a task, but a cut command cannot be restored.
     let ids = task_names::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
-        let span = |since: Timestamp| numbers::age(now.duration_since(since).try_into().unwrap_or_default());
-        let ended = row.exited_at.map_or_else(String::new, |at| format!(" {} ago", span(at)));
-        let status = match (row.exit_code, row.health) {
-            (Some(code), _) if row.unwritten.is_some() => format!("{} ({code}){ended}, unwritten", row.status),
-            (Some(code), _) => format!("{} ({code}){ended}", row.status),
-            (None, Some(health)) => format!("{} ({health})", row.status),
-            (None, None) => format!("{}{ended}", row.status),
-        };
         let look =
             if row.health == Some("unhealthy") { colour::BAD } else { colour::of_status(&row.status, row.exit_code) };
-        let age = row.created_at.map(span);
+        let age = row.created_at.map(|at| span(at, now));
         vec![
             Cell::from(id),
-            Cell::from(status).styled(look),
+            Cell::from(status(row, now)).styled(look),
             Cell::from(numbers::or_dash(age)),
             Cell::from(numbers::or_dash(row.pid.map(|pid| pid.to_string()))),
             Cell::from(&row.command),
@@ -258,8 +324,9 @@ mod tests {
         };
         assert!(listed(&[]) && listed(&["status=running"]) && listed(&["status=exited", "status=running"]));
         assert!(listed(&["label=tier"]) && listed(&["label=tier=web", "status=running"]));
+        assert!(listed(&["name=b", "name=^a"]) && !listed(&["name=b"]) && !listed(&["exited=3"]));
         assert!(!listed(&["status=exited"]) && !listed(&["label=tier=db"]) && !listed(&["label=x", "status=running"]));
-        for wrong in ["", "status", "status=up", "label=", "name=x"] {
+        for wrong in ["", "status", "status=up", "label=", "names=x", "name=", "name=(", "exited=x"] {
             assert!(wrong.parse::<Filter>().is_err(), "{wrong}");
         }
     }

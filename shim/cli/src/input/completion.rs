@@ -118,7 +118,7 @@ fn signals() -> impl Iterator<Item = String> {
 }
 
 fn filters() -> impl Iterator<Item = String> {
-    let keys = ["label=", "sandbox="].map(str::to_owned);
+    let keys = ["exited=", "label=", "name=", "sandbox="].map(str::to_owned);
     // A shell would take a status of two words for two arguments.
     let statuses = STATUSES.iter().filter(|status| !status.contains(' '));
     statuses.map(|status| format!("status={status}")).chain(keys)

@@ -59,7 +59,8 @@ pub const PS: &str = "\
 Examples:
   bowline ps
   bowline ps --filter status=running --filter label=tier=web
-  bowline ps -q --sort created";
+  bowline ps -q --sort created
+  bowline ps --format '{{.Names}} {{.Status}}'";
 
 pub const LOGS: &str = "\
 Examples:

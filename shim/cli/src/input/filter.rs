@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use regex_lite::Regex;
+
 /// The status of a task whose shim lives but does not answer.
 pub const NOT_ANSWERING: &str = "not answering";
 
@@ -10,8 +12,12 @@ pub const STATUSES: [&str; 8] =
     ["created", "running", "paused", "stopping", NOT_ANSWERING, "exited", "dead", "damaged"];
 
 /// One `--filter`: selects the tasks that are listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Filter {
+    /// Tasks whose id matches.
+    Name(Regex),
+    /// Tasks that have ended with this code.
+    Exited(i32),
     Status(String),
     /// Tasks with this label, and with this value if one is given.
     Label(String, Option<String>),
@@ -25,12 +31,20 @@ impl FromStr for Filter {
         match text.split_once('=') {
             Some(("status", status)) if STATUSES.contains(&status) => Ok(Filter::Status(status.to_owned())),
             Some(("status", status)) => Err(format!("{status:?} is no status; write one of {}", STATUSES.join(", "))),
+            Some(("name", name)) if !name.is_empty() => {
+                Regex::new(name).map(Filter::Name).map_err(|wrong| format!("{name:?} is no name or pattern: {wrong}"))
+            }
+            Some(("exited", code)) => {
+                code.parse().map(Filter::Exited).map_err(|_| format!("{code:?} is no exit code; write exited=0"))
+            }
             Some(("sandbox", id)) if !id.is_empty() => Ok(Filter::Sandbox(id.to_owned())),
             Some(("label", label)) if !label.is_empty() => Ok(match label.split_once('=') {
                 Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),
                 None => Filter::Label(label.to_owned(), None),
             }),
-            _ => Err(format!("{text:?} filters nothing; write status=running, label=KEY=VALUE or sandbox=ID")),
+            _ => Err(format!(
+                "{text:?} filters nothing; write name=web, status=running, exited=0, label=KEY=VALUE or sandbox=ID"
+            )),
         }
     }
 }

@@ -35,7 +35,9 @@ impl Template {
             }
             Ok(())
         });
-        let template = Template { environment, text: without_dots(text) };
+        // As docker has it: a shell leaves these as they are.
+        let text = without_dots(&text.replace("\\t", "\t").replace("\\n", "\n"));
+        let template = Template { environment, text };
         template.environment.template_from_str(&template.text).map_err(|error| wrong(&error))?;
         Ok(template)
     }

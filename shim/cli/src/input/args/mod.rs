@@ -485,9 +485,14 @@ pub struct PsArgs {
     /// Ids only
     #[arg(short, long, conflicts_with = "json")]
     pub quiet: bool,
-    /// Only those of a status, with a label or of a sandbox: status=running, label=tier=web, sandbox=shop; may be repeated
+    /// Only those of a name, status, exit code, label or sandbox: name=web, status=running, exited=0, label=tier=web,
+    /// sandbox=shop; may be repeated
     #[arg(short, long, value_name = "FILTER")]
     pub filter: Vec<Filter>,
+    /// A line for each: '{{.ID}} {{.Status}}', with Names, State, Command, CreatedAt, RunningFor, Labels, Pid, ExitCode,
+    /// Sandbox; or json
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["json", "quiet"])]
+    pub format: Option<String>,
     /// What to sort by
     #[arg(long, value_enum, value_name = "BY", default_value = "id")]
     pub sort: SortBy,

@@ -172,7 +172,7 @@ const RARE: Words = &[
     (&["logs --details", "logs --names"], "`bowline logs --json` has stream and time of each line"),
     (&["stats --no-stream", "stats --no-reset"], "leave it out: without `--watch` the figures are printed once"),
     (&["stats -a", "stats --all", "stats --no-trunc"], "leave it out: all tasks that run are printed"),
-    (&["stats --format", "ps --format"], "`--json` prints fields for programs"),
+    (&["stats --format"], "`--json` prints fields for programs"),
     (&["stop -a", "stop --all"], "name the tasks: `bowline stop $(bowline ps -q -f status=running)`"),
     (&["kill -a", "kill --all"], "name the tasks: `bowline kill $(bowline ps -q -f status=running)`"),
     (&["rm -a", "rm --all"], "`bowline rm --exited` removes all that have ended"),

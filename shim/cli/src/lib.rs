@@ -28,6 +28,7 @@ use commands::{
 };
 use exit_code::exit_code;
 use input::args::{Cli, Command};
+use input::chosen::Chosen;
 use input::{completion, hints, misuse};
 use ui::colour;
 use ui::print::complain;
@@ -70,17 +71,17 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Start { task, rm, json, .. } => start::start(&state, task, rm, json).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
-        Command::Stop { ids, signal, grace } => stop::run(&state, &ids, signal, grace).await,
-        Command::Kill { ids, signal } => kill::run(&state, &ids, signal).await,
-        Command::Wait { ids, json } => wait::run(&state, &ids, json).await,
+        Command::Stop { tasks, signal, grace } => stop::run(&state, &tasks, signal, grace).await,
+        Command::Kill { tasks, signal } => kill::run(&state, &tasks, signal).await,
+        Command::Wait { tasks, json, timeout } => wait::run(&state, &tasks, json, timeout).await,
         Command::Inspect(args) => inspect::run(&state, args).await,
         Command::Ps(args) => ps::run(&state, args).await,
-        Command::Logs { id, logs } => logs::run(&state, id.resolve(&state)?, logs).await,
+        Command::Logs { tasks, logs } => logs::run(&state, &tasks, logs).await,
         Command::Stats(args) => stats::run(&state, args).await,
         Command::Top(args) => top::run(&state, args).await,
         Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,
         Command::Events { args } => events::run(&state, &args),
-        Command::Explain { id, json } => explain::run(&state, &id.resolve(&state)?, json).await,
+        Command::Explain { tasks, json } => explain::run(&state, &tasks, json).await,
         Command::Metrics(args) => metrics::run(&state, args).await,
         Command::Pause { ids } => pause::run(&state, &ids).await,
         Command::Adopt { ids, all } => adopt::run(&state, &ids, all).await,
@@ -89,8 +90,8 @@ async fn run(cli: Cli) -> Result<u8> {
         }
         Command::Upgrade { ids, all, dry_run, shim, .. } => upgrade::run(&state, &ids, all, dry_run, shim).await,
         Command::Resume { ids } => resume::run(&state, &ids).await,
-        Command::Rm { ids, force, exited: false } => rm::run(&state, &ids, force).await,
-        Command::Rm { exited: true, .. } => rm::exited(&state).await,
+        Command::Rm { exited: true, label, .. } => rm::exited(&state, &label).await,
+        Command::Rm { ids, label, force, .. } => rm::run(&state, &Chosen { ids, label }, force).await,
         Command::Sandbox { command } => sandbox::run(&state, command).await,
         Command::Gc(args) => gc::run(&state, &args).await,
         Command::Cgroup(args) => cgroup::run(&state, args.command),

@@ -8,5 +8,6 @@ mod names;
 mod progress;
 mod ps;
 mod report_file;
+mod several;
 mod stats;
 mod watch;

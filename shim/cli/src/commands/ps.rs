@@ -111,9 +111,7 @@ impl Filter {
             Filter::Status(status) => row.status == *status,
             Filter::Exited(code) => row.exit_code == Some(*code),
             Filter::Sandbox(id) => row.sandbox.as_ref().is_some_and(|of| of.as_str() == id),
-            Filter::Label(key, wanted) => {
-                row.labels.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
-            }
+            Filter::Label(label) => label.is_among(&row.labels),
         }
     }
 }
@@ -122,7 +120,7 @@ impl Filter {
 /// are any.
 fn is_listed(row: &Row, filters: &[Filter]) -> bool {
     filters.iter().all(|filter| match filter {
-        Filter::Label(..) => filter.keeps(row),
+        Filter::Label(_) => filter.keeps(row),
         _ => filters.iter().any(|other| discriminant(other) == discriminant(filter) && other.keeps(row)),
     })
 }

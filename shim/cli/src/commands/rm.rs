@@ -7,30 +7,39 @@ use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 
-use crate::input::each_task::{each, settle};
-use crate::input::task_names::TaskRef;
+use crate::input::chosen::{Chosen, labelled};
+use crate::input::each_task::{each_found, settle};
+use crate::input::filter::Labelled;
 use crate::ui::print::{complain, say};
 use crate::ui::progress;
 
 /// Runs `bowline rm`. With `force`, a task that does not exist is no error.
-pub async fn run(state: &StateDir, names: &[TaskRef], force: bool) -> Result<u8> {
-    let act = |id: TaskId| {
-        let state = state.clone();
-        async move { remove(&state, &id, force).await }
-    };
-    let mut work = each(state, names, act);
+pub async fn run(state: &StateDir, tasks: &Chosen, force: bool) -> Result<u8> {
+    let act = |id: TaskId, folder: Folder| async move { remove_this(folder, &id, force).await.map(drop) };
+    let mut work = each_found(tasks.find(state)?, act);
     if force {
         work.forgive(Kind::NotFound);
     }
     work.with_progress(|left, elapsed| format!("removing {}: {} s", progress::names(left), elapsed.as_secs())).await
 }
 
-/// Runs `bowline rm --exited`; prints the ids of the tasks it removed.
-pub async fn exited(state: &StateDir) -> Result<u8> {
+/// Runs `bowline rm --exited`, for tasks with all of these labels; prints the ids of the tasks it removed.
+pub async fn exited(state: &StateDir, labels: &[Labelled]) -> Result<u8> {
     let mut code = None;
-    for id in state.ids()? {
+    let all = match labels {
+        [] => state.ids()?.into_iter().map(|id| Ok((id.clone(), state.folder(&id)))).collect(),
+        labels => labelled(state, labels)?,
+    };
+    for found in all {
+        let (id, folder) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                settle(Err(error), &mut code);
+                continue;
+            }
+        };
         // As it is now: a later task of this name has not ended.
-        let outcome = match state.folder(&id).pinned() {
+        let outcome = match folder.pinned() {
             Ok(folder) => remove_exited(folder, &id).await,
             Err(error) => Err(error),
         };

@@ -12,8 +12,8 @@ use bowline_spec::signal::Signal;
 use bowline_spec::values::Duration;
 use tokio::time::timeout;
 
-use crate::input::each_task::each;
-use crate::input::task_names::TaskRef;
+use crate::input::chosen::Chosen;
+use crate::input::each_task::each_found;
 use crate::reach::past_shim;
 use crate::ui::print::complain;
 use crate::ui::progress;
@@ -22,11 +22,8 @@ use crate::ui::progress;
 const LOOK: Elapsed = Elapsed::from_millis(200);
 
 /// Stops tasks and returns when they have ended.
-pub async fn run(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, grace: Option<Duration>) -> Result<u8> {
-    let act = |id: TaskId| {
-        let folder = state.folder(&id);
-        async move { stop_one(&folder, &id, signal, grace).await }
-    };
+pub async fn run(state: &StateDir, tasks: &Chosen, signal: Option<Signal>, grace: Option<Duration>) -> Result<u8> {
+    let act = |id: TaskId, folder: Folder| async move { stop_one(&folder, &id, signal, grace).await };
     let doing = |left: &[&TaskId], elapsed: Elapsed| {
         let mut line = format!("stopping {}: {} s", progress::names(left), elapsed.as_secs());
         // Read the description's grace only here: most tasks end at once.
@@ -37,7 +34,7 @@ pub async fn run(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, gr
         }
         line
     };
-    each(state, names, act).with_progress(doing).await
+    each_found(tasks.find(state)?, act).with_progress(doing).await
 }
 
 /// The grace period from the task's description.

@@ -2,14 +2,16 @@
 
 use bowline_client::end_not_known;
 use bowline_client::spawn::Programs;
-use bowline_model::Result;
-use bowline_model::folder::StateDir;
+use bowline_model::folder::{Folder, StateDir};
 use bowline_model::report::ExitReport;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
+use bowline_spec::values::Duration;
 use serde::Serialize;
+use tokio::time::{Instant, timeout_at};
 
-use crate::input::each_task::each_of;
-use crate::input::task_names::{TaskRef, resolve_ended};
+use crate::input::chosen::Chosen;
+use crate::input::each_task::each_found;
 use crate::ui::json;
 use crate::ui::print::say;
 
@@ -21,15 +23,28 @@ struct Named {
     report: ExitReport,
 }
 
+fn not_yet(id: &TaskId, most: Option<Duration>) -> Error {
+    let most = most.unwrap_or_default();
+    Error::new(Kind::Timeout, format!("task {id} has not ended within {most}"))
+}
+
 /// Prints exit codes in the order given, each as soon as the ones before it are known. With `json` prints one report,
-/// or a list for several tasks.
-pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> {
-    let act = |id: TaskId| {
-        let folder = state.folder(&id);
-        async move { bowline_client::report(&folder, &id, &Programs::default()).await }
+/// or a list for several tasks. A task that has not ended after `most` is an error.
+pub async fn run(state: &StateDir, tasks: &Chosen, json: bool, most: Option<Duration>) -> Result<u8> {
+    let until = most.map(|most| Instant::now() + most.as_std());
+    let act = |id: TaskId, folder: Folder| async move {
+        let programs = Programs::default();
+        let report = bowline_client::report(&folder, &id, &programs);
+        match until {
+            None => report.await,
+            Some(until) => timeout_at(until, report).await.unwrap_or_else(|_| match folder.exit() {
+                Ok(Some(report)) => Ok(report),
+                _ => Err(not_yet(&id, most)),
+            }),
+        }
     };
     let mut reports = Vec::new();
-    let code = each_of(resolve_ended(state, names), act)
+    let code = each_found(tasks.find_ended(state)?, act)
         .in_order(|id, report| match report.exit_code {
             _ if json => {
                 reports.push(Named { id, report });
@@ -39,10 +54,10 @@ pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> 
             None => Err(end_not_known(&id, &report)),
         })
         .await?;
-    match (names, json) {
+    match (tasks.is_several(), json) {
         (_, false) => {}
-        ([_], true) => reports.iter().try_for_each(|one| json::print(&one.report))?,
-        (_, true) => json::print_list(&reports)?,
+        (false, true) => reports.iter().try_for_each(|one| json::print(&one.report))?,
+        (true, true) => json::print_list(&reports)?,
     }
     Ok(code)
 }

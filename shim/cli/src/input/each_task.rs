@@ -4,19 +4,20 @@
 
 use std::time::Duration;
 
-use bowline_model::folder::StateDir;
+use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::exit_code::exit_code;
+use crate::input::chosen::Found;
 use crate::input::task_names::{self, TaskRef};
 use crate::ui::print::complain;
 use crate::ui::progress;
 
 /// The work on each of several tasks, in the order given.
 pub struct Each<T> {
-    work: Vec<Result<JoinHandle<Result<T>>>>,
+    work: Vec<Result<JoinHandle<Result<Option<T>>>>>,
     /// The tasks that were found, with a handle that shows whether the work is done.
     watched: Vec<(TaskId, AbortHandle)>,
     /// The kind of error that is printed but does not count as a failure.
@@ -40,13 +41,49 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
 {
+    begin(ids.into_iter().map(|id| {
+        id.map(|id| {
+            let work = act(id.clone());
+            (id, async move { work.await.map(Some) })
+        })
+    }))
+}
+
+/// Like [`each`], of tasks that were found already, with their folders. One whose folder is pinned and that has been removed
+/// is nobody's error.
+pub fn each_found<T, F>(found: Vec<Found>, act: impl Fn(TaskId, Folder) -> F) -> Each<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    begin(found.into_iter().map(|found| {
+        found.map(|(id, folder)| {
+            let work = act(id.clone(), folder.clone());
+            let unless_gone = async move {
+                match work.await {
+                    Err(error) if error.kind() == Kind::NotFound && !folder.is_still_there() => Ok(None),
+                    done => done.map(Some),
+                }
+            };
+            (id, unless_gone)
+        })
+    }))
+}
+
+fn begin<T, F>(work: impl Iterator<Item = Result<(TaskId, F)>>) -> Each<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<Option<T>>> + Send + 'static,
+{
     let mut watched = Vec::new();
-    let mut begin = |id: TaskId| {
-        let handle = tokio::spawn(act(id.clone()));
-        watched.push((id, handle.abort_handle()));
-        handle
-    };
-    let work = ids.into_iter().map(|id| id.map(&mut begin)).collect::<Vec<_>>();
+    let begun = work.map(|one| {
+        one.map(|(id, work)| {
+            let handle = tokio::spawn(work);
+            watched.push((id, handle.abort_handle()));
+            handle
+        })
+    });
+    let work = begun.collect();
     Each { work, watched, forgiven: None, failed: None }
 }
 
@@ -94,14 +131,14 @@ impl<T: Send + 'static> Each<T> {
         for one in self.work {
             let id = one.is_ok().then(|| ids.next()).flatten();
             let outcome = finished(one).await;
-            let outcome = outcome.and_then(|value| id.map_or(Ok(()), |id| then(id, value)));
+            let outcome = outcome.and_then(|value| id.zip(value).map_or(Ok(()), |(id, value)| then(id, value)));
             settle(outcome, &mut code);
         }
         Ok(code.unwrap_or(0))
     }
 }
 
-async fn finished<T>(work: Result<JoinHandle<Result<T>>>) -> Result<T> {
+async fn finished<T>(work: Result<JoinHandle<Result<Option<T>>>>) -> Result<Option<T>> {
     match work?.await {
         Ok(outcome) => outcome,
         // Nobody aborts the work, so it panicked.

@@ -38,7 +38,8 @@ Examples:
 pub const STOP: &str = "\
 Examples:
   bowline stop web
-  bowline stop --signal INT --grace 30s web db";
+  bowline stop --signal INT --grace 30s web db
+  bowline stop --label tier=web";
 
 pub const KILL: &str = "\
 Examples:
@@ -48,7 +49,8 @@ Examples:
 pub const WAIT: &str = "\
 Examples:
   bowline wait job
-  bowline wait --json job";
+  bowline wait --json job
+  bowline wait --timeout 30s job";
 
 pub const INSPECT: &str = "\
 Examples:
@@ -65,7 +67,8 @@ Examples:
 pub const LOGS: &str = "\
 Examples:
   bowline logs --follow web
-  bowline logs --since 10m --tail 100 --timestamps web";
+  bowline logs --since 10m --tail 100 --timestamps web
+  bowline logs --follow --grep 'error|warn' web db";
 
 pub const STATS: &str = "\
 Examples:
@@ -124,7 +127,8 @@ pub const RM: &str = "\
 Examples:
   bowline rm job
   bowline rm -f web db
-  bowline rm --exited";
+  bowline rm --exited
+  bowline rm -f --label tier=web";
 
 pub const GC: &str = "\
 Examples:

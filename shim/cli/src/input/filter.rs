@@ -1,5 +1,6 @@
 //! `--filter`: selects the tasks that are listed, and defines the words for a task's status.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use regex_lite::Regex;
@@ -19,9 +20,34 @@ pub enum Filter {
     /// Tasks that have ended with this code.
     Exited(i32),
     Status(String),
-    /// Tasks with this label, and with this value if one is given.
-    Label(String, Option<String>),
+    Label(Labelled),
     Sandbox(String),
+}
+
+/// Tasks with a label, and with a value of it if one is given.
+#[derive(Debug, Clone)]
+pub struct Labelled {
+    key: String,
+    value: Option<String>,
+}
+
+impl Labelled {
+    /// Whether such a label is among `labels`.
+    pub fn is_among(&self, labels: &BTreeMap<String, String>) -> bool {
+        labels.get(&self.key).is_some_and(|value| self.value.as_ref().is_none_or(|wanted| wanted == value))
+    }
+}
+
+impl FromStr for Labelled {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Labelled, String> {
+        let (key, value) = text.split_once('=').map_or((text, None), |(key, value)| (key, Some(value.to_owned())));
+        if key.is_empty() {
+            return Err(format!("{text:?} is no label; write KEY or KEY=VALUE"));
+        }
+        Ok(Labelled { key: key.to_owned(), value })
+    }
 }
 
 impl FromStr for Filter {
@@ -38,10 +64,7 @@ impl FromStr for Filter {
                 code.parse().map(Filter::Exited).map_err(|_| format!("{code:?} is no exit code; write exited=0"))
             }
             Some(("sandbox", id)) if !id.is_empty() => Ok(Filter::Sandbox(id.to_owned())),
-            Some(("label", label)) if !label.is_empty() => Ok(match label.split_once('=') {
-                Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),
-                None => Filter::Label(label.to_owned(), None),
-            }),
+            Some(("label", label)) if !label.is_empty() => label.parse().map(Filter::Label),
             _ => Err(format!(
                 "{text:?} filters nothing; write name=web, status=running, exited=0, label=KEY=VALUE or sandbox=ID"
             )),

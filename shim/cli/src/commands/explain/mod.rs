@@ -40,6 +40,8 @@ use serde::Serialize;
 use crate::commands::events;
 use crate::commands::inspect::examine;
 use crate::commands::sandbox::inspection;
+use crate::input::chosen::Chosen;
+use crate::input::each_task::each_found;
 use crate::input::filter::NOT_ANSWERING;
 use crate::reach;
 use crate::ui::colour;
@@ -66,15 +68,40 @@ struct Explanation {
     findings: Vec<Finding>,
 }
 
-pub async fn run(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
+/// Explains tasks, in the order given; with `json` prints one object, or a list for several tasks.
+pub async fn run(state: &StateDir, tasks: &Chosen, json: bool) -> Result<u8> {
+    let act = |id: TaskId, _| {
+        let state = state.clone();
+        async move { explained(&state, &id).await }
+    };
+    let (mut all, mut is_first) = (Vec::new(), true);
+    let code = each_found(tasks.find(state)?, act)
+        .in_order(|_, explanation| match json {
+            true => {
+                all.push(explanation);
+                Ok(())
+            }
+            false => {
+                let gap = (!std::mem::take(&mut is_first)).then(String::new);
+                show(&gap.into_iter().chain(lines(&explanation)).collect::<Vec<_>>())
+            }
+        })
+        .await?;
+    match (tasks.is_several(), json) {
+        (_, false) => {}
+        (false, true) => all.iter().try_for_each(json::print)?,
+        (true, true) => json::print_list(&all)?,
+    }
+    Ok(code)
+}
+
+async fn explained(state: &StateDir, id: &TaskId) -> Result<Explanation> {
     let facts = match gather(state, id).await {
         // The task ended meanwhile: gather again, as its report tells more.
         Err(error) if matches!(error.kind(), Kind::Internal | Kind::WrongState) => gather(state, id).await?,
         gathered => gathered?,
     };
-    let explanation = explain(id, &facts, Timestamp::now());
-    if json { json::print(&explanation) } else { show(&lines(&explanation)) }?;
-    Ok(0)
+    Ok(explain(id, &facts, Timestamp::now()))
 }
 
 /// Collects all that is known of the task.

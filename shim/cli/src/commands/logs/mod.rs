@@ -1,4 +1,4 @@
-//! `logs`: prints what a task has written, as far as its log has kept it.
+//! `logs`: prints what tasks have written, as far as their logs have kept it.
 //!
 //! Reads the files and asks no shim, so it makes no difference whether the task runs, has ended or has lost its shim.
 //! Without `--follow` it ends at what was there when it began, however fast the task writes.
@@ -8,6 +8,8 @@
 mod files;
 mod inotify;
 mod print;
+
+use std::sync::Arc;
 
 use bowline_executor::internal::LogFiles;
 use bowline_model::folder::Record;
@@ -21,22 +23,43 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use crate::input::args::LogsArgs;
+use crate::input::chosen::Chosen;
+use crate::input::each_task::each_found;
 use crate::ui::print::complain;
 use crate::ui::reader::Reader;
 use bowline_client::spawn::Programs;
 use bowline_client::{Presence, dead, find_or_adopt, starting};
 use files::{Chain, Content, Piece, Step};
 use inotify::{Shim, Watch};
-use print::Printer;
+use print::{Printer, Whose};
 
-pub async fn run(state: &StateDir, id: TaskId, args: LogsArgs) -> Result<u8> {
-    let folder = state.folder(&id);
-    // The event loop runs beside it, for talking to a new shim.
-    let printed = spawn_blocking(move || print(&folder, &id, &args)).await;
-    printed.doing(Kind::Internal, || "cannot print the log")?
+/// Prints the logs of tasks: one after the other, or with `--follow` all at once. Of several, each line begins with its
+/// task's id.
+pub async fn run(state: &StateDir, tasks: &Chosen, args: LogsArgs) -> Result<u8> {
+    let found = tasks.find(state)?;
+    let widest = found.iter().flatten().map(|(id, _)| id.len()).max().filter(|_| tasks.is_several());
+    let args = Arc::new(args);
+    let act = |id: TaskId, folder: Folder| {
+        let args = args.clone();
+        async move {
+            let whose = widest.map(|widest| Whose { width: widest, id: id.clone() });
+            // The event loop runs beside it, for talking to a new shim.
+            let printed = spawn_blocking(move || print(&folder, &id, &args, whose)).await;
+            printed.doing(Kind::Internal, || "cannot print the log")?
+        }
+    };
+    if args.follow {
+        return each_found(found, act).in_order(|_, ()| Ok(())).await;
+    }
+    let mut code = 0;
+    for one in found {
+        let printed = each_found(vec![one], act).in_order(|_, ()| Ok(())).await?;
+        code = if code == 0 { printed } else { code };
+    }
+    Ok(code)
 }
 
-fn print(folder: &Folder, id: &TaskId, args: &LogsArgs) -> Result<u8> {
+fn print(folder: &Folder, id: &TaskId, args: &LogsArgs, whose: Option<Whose>) -> Result<()> {
     // A later task of this name has another log.
     let is_unknown = |error: Error| if error.kind() == Kind::NotFound { bowline_client::unknown(id) } else { error };
     let folder = &folder.pinned().map_err(is_unknown)?;
@@ -51,14 +74,14 @@ fn print(folder: &Folder, id: &TaskId, args: &LogsArgs) -> Result<u8> {
         return Err(Error::new(Kind::Unsupported, format!("the log of task {id} is in the journal")).hint(hint));
     }
     check(id, &record, &files, args)?;
-    let mut log = Log::open(&files, &record, args)?;
+    let mut log = Log::open(&files, &record, args, whose)?;
     if args.follow {
         log.follow(folder, id, shim)?;
     } else {
         log.print()?;
     }
-    log.tell_missing(folder)?;
-    Ok(0)
+    log.printer.end()?;
+    log.tell_missing(folder)
 }
 
 /// The shim that writes the log: `shim`, or a new one if that has died. `None` once the log is complete, as the task has
@@ -150,7 +173,7 @@ struct Log {
 }
 
 impl Log {
-    fn open(files: &LogFiles, record: &Record, args: &LogsArgs) -> Result<Log> {
+    fn open(files: &LogFiles, record: &Record, args: &LogsArgs, whose: Option<Whose>) -> Result<Log> {
         let filter = Filter {
             since: args.since.map(|moment| moment.timestamp()),
             until: args.until.map(|moment| moment.timestamp()),
@@ -176,7 +199,7 @@ impl Log {
             }
             chains.push((stream, chain));
         }
-        Ok(Log { chains, filter, printer: Printer::new(args.json, args.timestamps) })
+        Ok(Log { chains, filter, printer: Printer::new(args, whose) })
     }
 
     /// Prints what the log contains now: a block of each file in turn, so that no stream waits for the other's end.
@@ -187,7 +210,7 @@ impl Log {
             for (stream, chain) in &mut *chains {
                 let step = chain.step(&mut |piece| match (piece, *stream) {
                     (Piece::Gap(bytes), _) => printer.gap(bytes),
-                    (Piece::Text(bytes), Some(stream)) => printer.bytes(stream, bytes),
+                    (Piece::Text(bytes), Some(stream)) => printer.raw(stream, bytes),
                     (Piece::Text(line), None) => printer.line(line, |line| filter.wants(line)),
                 })?;
                 match step {

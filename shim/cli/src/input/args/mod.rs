@@ -20,14 +20,16 @@ use bowline_spec::user::User;
 use bowline_spec::values::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
+use regex_lite::Regex;
 
 use self::cgroup::CgroupArgs;
 use self::host_limits::LimitsArgs;
 pub use self::sandbox::SandboxCommand;
 use self::task::TaskArgs;
 use self::update::UpdateArgs;
+use super::chosen::Chosen;
 use super::examples;
-use super::filter::Filter;
+use super::filter::{Filter, Labelled};
 use crate::input::environment::Variable;
 use crate::input::moment::Moment;
 use crate::input::signal::SignalOrNone;
@@ -116,9 +118,8 @@ pub enum Command {
     /// Stop tasks: a signal, then SIGKILL when the grace is over
     #[command(after_help = examples::STOP)]
     Stop {
-        /// The tasks
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<TaskRef>,
+        #[command(flatten)]
+        tasks: Chosen,
         /// The signal, by name or number [default: the description's, else TERM]
         #[arg(short, long)]
         signal: Option<Signal>,
@@ -129,9 +130,8 @@ pub enum Command {
     /// Send a signal to tasks
     #[command(after_help = examples::KILL)]
     Kill {
-        /// The tasks
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<TaskRef>,
+        #[command(flatten)]
+        tasks: Chosen,
         /// The signal, by name or number; 0 or SIGNULL sends none: it fails for a task that has ended
         #[arg(short, long, default_value = "KILL")]
         signal: SignalOrNone,
@@ -139,12 +139,14 @@ pub enum Command {
     /// Wait for tasks to end; print their exit codes
     #[command(after_help = examples::WAIT)]
     Wait {
-        /// The tasks
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<TaskRef>,
+        #[command(flatten)]
+        tasks: Chosen,
         /// Print the whole exit report; of several tasks a list, with their ids
         #[arg(long)]
         json: bool,
+        /// Wait no longer than this; 124 if a task has not ended by then: 500ms, 2s
+        #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+        timeout: Option<Duration>,
     },
     /// Print everything known about tasks, as JSON
     #[command(after_help = examples::INSPECT)]
@@ -152,11 +154,11 @@ pub enum Command {
     /// List all tasks
     #[command(visible_aliases = ["ls", "list"], after_help = examples::PS)]
     Ps(PsArgs),
-    /// Print what a task has written
+    /// Print what tasks have written
     #[command(after_help = examples::LOGS)]
     Logs {
-        /// The task
-        id: TaskRef,
+        #[command(flatten)]
+        tasks: Chosen,
         #[command(flatten)]
         logs: LogsArgs,
     },
@@ -183,8 +185,8 @@ pub enum Command {
     /// Explain why a task ended, or is slow, with the figures behind it
     #[command(after_help = examples::EXPLAIN)]
     Explain {
-        /// The task
-        id: TaskRef,
+        #[command(flatten)]
+        tasks: Chosen,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -239,8 +241,11 @@ pub enum Command {
     #[command(after_help = examples::RM)]
     Rm {
         /// The tasks
-        #[arg(required_unless_present = "exited", conflicts_with = "exited", value_name = "ID")]
+        #[arg(required_unless_present_any = ["exited", "label"], conflicts_with_all = ["exited", "label"], value_name = "ID")]
         ids: Vec<TaskRef>,
+        /// Instead of ids, all tasks with this label: tier=web, or tier with any value; of several, with all; may be repeated
+        #[arg(long, value_name = "K[=V]")]
+        label: Vec<Labelled>,
         /// Kill them first if they run; a missing task is no error
         #[arg(short, long, conflicts_with = "exited")]
         force: bool,
@@ -376,6 +381,9 @@ pub struct LogsArgs {
     /// One stream only: stdout or stderr
     #[arg(long, value_parser = stream())]
     pub stream: Option<LogStream>,
+    /// Only lines that match a regular expression; of a number of last lines, those
+    #[arg(short, long, value_name = "REGEX")]
+    pub grep: Option<Regex>,
     /// With the time before each line
     #[arg(short, long, conflicts_with = "json")]
     pub timestamps: bool,

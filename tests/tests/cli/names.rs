@@ -128,3 +128,31 @@ fn a_task_that_is_removed_meanwhile_is_there_or_it_is_not() {
     }
     host.assert_nothing_left_without_rm();
 }
+
+#[test]
+fn a_command_that_is_a_tasks_name_is_told_from_one() {
+    let host = Host::new();
+    let (running, ended) = (named(&host, "web"), named(&host, "job"));
+    ended.end();
+    for verb in ["run", "start"] {
+        for (task, says) in [
+            (
+                &running,
+                "exists already: `bowline {verb} --replace --name {id}` with a command or -f FILE starts another in its place, `bowline rm -f {id}` removes it",
+            ),
+            (
+                &ended,
+                "exists, and has ended: `bowline {verb} --replace --name {id}` with a command or -f FILE starts another in its place, `bowline rm {id}` removes it",
+            ),
+        ] {
+            let says = says.replace("{verb}", verb).replace("{id}", task.id());
+            let name = host.new_id();
+            let ran = host.bowline([verb, "--name", &name, task.id()]);
+            assert!(ran.assert_refused(127, &[task.id()]).err().contains(&says), "{ran}");
+        }
+    }
+    let ran = host.bowline(["run", "--name", &host.new_id(), "no-such-command"]);
+    assert!(!ran.assert_refused(127, &["no-such-command"]).err().contains("a task named"), "{ran}");
+    assert_eq!(running.status(), "running");
+    running.end();
+}

@@ -2,8 +2,9 @@
 //!
 //! Must not: change what an error says.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use bowline_model::folder::StateDir;
 use bowline_model::{Error, Kind};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -160,6 +161,24 @@ impl<'m> Typed<'m> {
         is_set.then(|| format!("this comes from --set; {reference}"))
     }
 
+    /// What to type where the command is the name of a task, as docker's `start` has it.
+    fn names_a_task(&self, name: &str) -> Option<String> {
+        let state = self.args.try_get_one::<PathBuf>("state").ok().flatten()?;
+        let folder = StateDir::new(std::path::absolute(state).ok()?).folder(&name.parse().ok()?);
+        if !matches!(folder.exists(), Ok(true)) || folder.is_sandbox() {
+            return None;
+        }
+        let (is, force) = match folder.exit() {
+            Ok(Some(_)) => ("exists, and has ended", ""),
+            _ => ("exists already", "-f "),
+        };
+        let command = &self.command;
+        Some(format!(
+            "a task named {name} {is}: `bowline {command} --replace --name {name}` with a command or -f FILE starts another in its \
+             place, `bowline rm {force}{name}` removes it"
+        ))
+    }
+
     /// What to type instead of a command that is not there.
     fn not_found(&self) -> Option<String> {
         let words: Vec<&str> = self.args.try_get_many::<String>("command").ok()??.map(String::as_str).collect();
@@ -176,7 +195,13 @@ impl<'m> Typed<'m> {
                 false => format!("a shell reads such a line: bowline {} {task}sh -c '…'", self.command),
             });
         }
-        if is_exec || self.has("rootfs") || self.has("bundle") {
+        if is_exec {
+            return None;
+        }
+        if let Some(hint) = self.names_a_task(name) {
+            return Some(hint);
+        }
+        if self.has("rootfs") || self.has("bundle") {
             return None;
         }
         if name.contains('/') && is_here {

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use bowline_model::folder::StateDir;
 use bowline_model::{Doing, Kind, Result};
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::FromArgMatches as _;
 
 use commands::{
     adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, limits, logs, man, metrics,
@@ -29,7 +29,7 @@ use commands::{
 use exit_code::exit_code;
 use input::args::{Cli, Command};
 use input::chosen::Chosen;
-use input::{completion, hints, misuse};
+use input::{completion, hints, misuse, switches};
 use ui::colour;
 use ui::print::complain;
 
@@ -38,7 +38,7 @@ pub fn main() -> ExitCode {
     if completion::answer() {
         return ExitCode::SUCCESS;
     }
-    let parsed = Cli::command().try_get_matches();
+    let parsed = switches::parse(std::env::args_os().collect());
     let (matches, cli) = match parsed.and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (matches, cli))) {
         Ok(both) => both,
         Err(error) => return misuse::tell(&error),

@@ -74,6 +74,28 @@ fn run_in_the_background_is_start() {
 }
 
 #[test]
+fn a_flag_without_a_value_may_say_whether_it_is_on() {
+    let host = Host::new();
+    let run = |flags: &[&str]| {
+        let id = host.new_id();
+        let ran = host.bowline([&["run", "--name", &id], flags, &["sh", "-c", "cat; echo --rm=true"]].concat());
+        (ran, host.state().join(&id).exists())
+    };
+    for (flag, stays) in [("--rm=true", false), ("--rm=1", false), ("--rm=false", true), ("--rm=F", true)] {
+        let (ran, is_there) = run(&[flag, "--interactive=false", "-t=false"]);
+        assert_eq!((ran.assert_says("--rm=true").code, is_there), (Some(0), stays), "{flag}");
+    }
+    for (flag, part) in [("--rm=maybe", "--rm is true or false, not 'maybe'"), ("--rm=", "not ''"), ("-it=x", "-t is")]
+    {
+        run(&[flag]).0.assert_refused(2, &[part]);
+    }
+    run(&["--rm", "--rm=false"]).0.assert_refused(2, &["--rm is given, and taken back"]);
+    host.bowline(["rm", "--exited=true", "--label=nobody"]).assert_says("");
+    host.bowline(["ps", "--all=true", "-q=true", "--no-trunc=false", "--filter=name=nobody"]).assert_says("");
+    host.bowline(["rm", "--exited"]).assert_code(0);
+}
+
+#[test]
 fn a_volume_is_a_folder_of_the_host() {
     let host = Host::new();
     let data = folder(&host);

@@ -151,14 +151,14 @@ fn host_name(kind: ErrorKind, args: &[OsString]) -> Option<String> {
 }
 
 /// The command that is called, and the words after its name.
-struct Called {
+pub struct Called {
     command: clap::Command,
     rest: Vec<String>,
 }
 
 impl Called {
     /// Goes on from command to command, up to the first word that is none.
-    fn of(args: &[OsString]) -> Called {
+    pub fn of(args: &[OsString]) -> Called {
         // It also gives each command its full name.
         let mut called = Called { command: Cli::whole(), rest: Vec::new() };
         let mut words = args.iter().map(|word| word.to_string_lossy().into_owned());
@@ -205,6 +205,20 @@ impl Called {
         let has =
             |argument: &&clap::Arg| argument.get_short_and_visible_aliases().is_some_and(|all| all.contains(&flag));
         self.command.get_arguments().find(has)
+    }
+
+    /// Whether the letter is a flag without a value.
+    pub fn is_switch(&self, flag: char) -> bool {
+        self.short(flag).is_some_and(|argument| !argument.get_action().takes_values())
+    }
+
+    /// The id of the flag that `--name`, or `-n`, is.
+    pub fn id_of(&self, flag: &str) -> Option<String> {
+        let argument = match flag.strip_prefix("--") {
+            Some(long) => self.long(long),
+            None => flag.chars().nth(1).and_then(|letter| self.short(letter)),
+        };
+        argument.map(|argument| argument.get_id().to_string())
     }
 
     /// Whether the word after the flag `word` is its value.

@@ -20,4 +20,5 @@ pub mod secrets;
 pub mod security;
 pub mod set;
 pub mod signal;
+pub mod switches;
 pub mod task_names;

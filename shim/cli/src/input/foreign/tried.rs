@@ -1,13 +1,12 @@
 //! Lines of other programs, typed as bowline's, and what is answered: `tried.txt` has all, and is written again by
 //! `UPDATE_DOCS=1 cargo test -p bowline --lib foreign`. Read what changes: a hint has to be true.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use clap::CommandFactory as _;
-
-use crate::input::args::Cli;
 use crate::input::misuse;
+use crate::input::switches;
 
 /// Splits a line as a shell does, as far as these lines need it.
 fn words(line: &str) -> Vec<String> {
@@ -34,7 +33,7 @@ fn words(line: &str) -> Vec<String> {
 
 fn answered(line: &str) -> String {
     let words = words(line);
-    match Cli::command().try_get_matches_from(&words) {
+    match switches::parse(words.iter().map(OsString::from).collect()) {
         Ok(_) => "taken".to_owned(),
         Err(error) => misuse::hinted(&error, &words[1..]),
     }

@@ -208,7 +208,12 @@ fn requested(asked: &Mount) -> OciMount {
     if tmpfs {
         option(&format!("mode={}", asked.mode.map_or("1777".into(), |m| m.to_string())));
         if let Some(size) = asked.size {
-            option(&format!("size={}", size.as_u64()));
+            option(&format!("size={}", size.option()));
+        }
+        let numbers =
+            [("nr_inodes", asked.inodes), ("uid", asked.uid.map(u64::from)), ("gid", asked.gid.map(u64::from))];
+        for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
+            option(&format!("{name}={number}"));
         }
     } else {
         option(asked.propagation.unwrap_or(Propagation::Rprivate).as_str());
@@ -339,6 +344,8 @@ mod tests {
         assert_eq!(tmpfs(""), ["nosuid", "nodev", "rw", "mode=1777"]);
         let asked = tmpfs("nosuid = false\nsize = '1M'\nmode = '0700'");
         assert_eq!(asked, ["nodev", "rw", "mode=0700", "size=1048576"]);
+        let owned = tmpfs("size = '5%'\ninodes = 9\nuid = 1\ngid = 2");
+        assert_eq!(owned[3..], ["mode=1777", "size=5%", "nr_inodes=9", "uid=1", "gid=2"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::left_out::is_default;
 use crate::invalid::Invalid;
 use crate::text::text_value;
-use crate::values::{ByteSize, Mode};
+use crate::values::{Mode, TmpfsSize};
 
 /// A mount inside the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -35,9 +35,18 @@ pub struct Mount {
     /// bind: whether later mounts show on the other side; `rprivate` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub propagation: Option<Propagation>,
-    /// tmpfs: the most it holds; half the memory by default.
+    /// tmpfs: the most it holds; half the host's memory by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub size: Option<ByteSize>,
+    pub size: Option<TmpfsSize>,
+    /// tmpfs: the most files and folders in it; by default one for each page of half the host's memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<u64>,
+    /// tmpfs: the user, inside, that its top folder belongs to; 0 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// tmpfs: the group, inside, that its top folder belongs to; 0 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
     /// tmpfs: octal permissions of its top folder; 1777 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,

@@ -81,7 +81,13 @@ fn bind(field: &str, mount: &Mount) -> Result<(), Invalid> {
         None => Err(Invalid::new(source_field, "is missing; write what of the host to bind")),
         Some(source) => absolute(&source_field, source),
     }?;
-    let set = [("size", mount.size.is_some()), ("mode", mount.mode.is_some())];
+    let set = [
+        ("size", mount.size.is_some()),
+        ("mode", mount.mode.is_some()),
+        ("inodes", mount.inodes.is_some()),
+        ("uid", mount.uid.is_some()),
+        ("gid", mount.gid.is_some()),
+    ];
     unused(field, "tmpfs", &set)
 }
 
@@ -90,9 +96,16 @@ fn tmpfs(field: &str, mount: &Mount) -> Result<(), Invalid> {
         no_nul(&format!("{field}.source"), &source.to_string_lossy())?;
     }
     // 0 means "no limit" to the kernel, the opposite of what is written.
-    require(mount.size.is_none_or(|s| s.as_u64() > 0), &format!("{field}.size"), || {
+    require(mount.size.is_none_or(|size| size.bytes() != Some(0)), &format!("{field}.size"), || {
         "is 0; leave it out for the kernel's default, half the memory".into()
     })?;
+    require(mount.inodes != Some(0), &format!("{field}.inodes"), || {
+        "is 0; leave it out for the kernel's default".into()
+    })?;
+    // The last id is none: the kernel takes it for "no user".
+    for (name, id) in [("uid", mount.uid), ("gid", mount.gid)] {
+        require(id != Some(u32::MAX), &format!("{field}.{name}"), || format!("{} is no id", u32::MAX))?;
+    }
     let set = [
         ("source", mount.source.is_some()),
         ("recursive", mount.recursive.is_some()),
@@ -188,6 +201,10 @@ mod tests {
         refused(&with("recursive = true"), "mounts[0].recursive", "bind");
         refused(&with("propagation = 'shared'"), "mounts[0].propagation", "bind");
         refused(&with("size = 0"), "mounts[0].size", "is 0");
+        refused(&with("size = '0%'"), "mounts[0].size", "1% to 100%");
+        refused(&with("inodes = 0"), "mounts[0].inodes", "is 0");
+        refused(&with("uid = 4294967295"), "mounts[0].uid", "is no id");
+        accepted(&with("size = '50%'\ninodes = 10\nuid = 1000\ngid = 1000"));
         refused(&with("mode = 777"), "mounts[0].mode", "octal");
         refused(&with("mode = '999'"), "mounts[0].mode", "octal");
     }

@@ -10,6 +10,7 @@ mod id_set;
 mod mode;
 mod place;
 mod size;
+mod tmpfs_size;
 
 pub use ceiling::Ceiling;
 pub use cpus::Cpus;
@@ -18,3 +19,4 @@ pub use id_set::IdSet;
 pub use mode::Mode;
 pub use place::Place;
 pub use size::ByteSize;
+pub use tmpfs_size::TmpfsSize;

@@ -154,6 +154,10 @@ fn wrong_volumes_mounts_and_devices_are_bad_usage() {
     ];
     assert_misused("--mount", &mounts);
     assert_misused("--tmpfs", &["", "a", "/../a", "/a:size=1Q", "/a:size=", "/a:mode=9", "/a:noatime"]);
+    assert_misused(
+        "--tmpfs",
+        &["/a:uid=root", "/a:gid=-1", "/a:uid=", "/a:nr_inodes=1k", "/a:size=0%", "/a:size=101%"],
+    );
     assert_misused("--device", &["", "kvm", "/dev/null:x", "/dev/null:/dev/x:rx", "/dev/null:/dev/x:r:w"]);
 }
 
@@ -175,6 +179,17 @@ fn a_tmpfs_is_an_empty_folder_in_memory() {
     let script = "touch /srv/a && stat -f -c %T /srv; stat -c %a /srv; df -k --output=size /srv | tail -1 | tr -d ' '";
     assert_says(&["--tmpfs=/srv:size=1M,mode=0750"], script, "tmpfs\n750\n1024");
     assert_says(&["--tmpfs=/srv"], "cp /bin/true /srv/t; /srv/t && echo runs", "runs");
+    let script = "stat -c '%u %g' /srv; stat -f -c %c /srv; grep ' /srv ' /proc/mounts | grep -o size=[0-9]*k";
+    let memory = fs::read_to_string("/proc/meminfo").expect("procfs");
+    let total: u64 = memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).expect("KiB");
+    let ran = {
+        let host = Host::new();
+        with(&host, script, &["--tmpfs=/srv:uid=1234,gid=5678,nr_inodes=99,size=50%"]).run().assert_code(0).out()
+    };
+    let lines: Vec<&str> = ran.lines().collect();
+    assert_eq!(lines[..2], ["1234 5678", "99"]);
+    let size: u64 = lines[2].trim_start_matches("size=").trim_end_matches('k').parse().expect("KiB");
+    assert!(size.abs_diff(total / 2) <= 4, "{size} of {total}");
     assert_says(&["--tmpfs=/srv:noexec"], "cp /bin/true /srv/t; /srv/t 2>/dev/null || echo no", "no");
 }
 

@@ -116,10 +116,13 @@ pub fn tmpfs(text: &str) -> std::result::Result<Mount, String> {
         match pair(option) {
             ("size", Some(size)) => mount.size = Some(size.parse().map_err(|wrong| format!("size: {wrong}"))?),
             ("mode", Some(bits)) => mount.mode = Some(mode(bits)?),
+            ("nr_inodes", Some(most)) => mount.inodes = Some(whole(option, most)?),
+            ("uid", Some(id)) => mount.uid = Some(whole(option, id)?),
+            ("gid", Some(id)) => mount.gid = Some(whole(option, id)?),
             ("ro", None) => mount.read_only = true,
             ("rw", None) => mount.read_only = false,
             _ => {
-                let known = "size=64M, mode=1777, ro, exec, noexec, suid, nosuid, dev, nodev";
+                let known = "size=64M, size=50%, mode=1777, uid=1000, gid=1000, nr_inodes=1000, ro, exec, noexec, suid, nosuid, dev, nodev";
                 return Err(format!("{option:?} is no option of a tmpfs; write some of {known}"));
             }
         }
@@ -206,6 +209,10 @@ fn switch(key: &str, value: Option<&str>) -> std::result::Result<bool, String> {
     }
 }
 
+fn whole<T: std::str::FromStr>(option: &str, number: &str) -> std::result::Result<T, String> {
+    number.parse().map_err(|_| format!("{option:?} is not a whole number"))
+}
+
 fn mode(text: &str) -> std::result::Result<Mode, String> {
     text.parse().map_err(|wrong: bowline_spec::Invalid| format!("mode: {wrong}"))
 }
@@ -241,7 +248,7 @@ mod tests {
         let bind = mount("type=bind,src=/a,dst=/b,readonly,bind-propagation=shared").expect("a bind");
         assert!(bind.read_only && bind.propagation == Some(Propagation::Shared) && bind.source.is_some());
         let tmpfs = mount("type=tmpfs,target=/t,tmpfs-size=1M,tmpfs-mode=0700").expect("a tmpfs");
-        assert_eq!((tmpfs.kind, tmpfs.size.map(|size| size.as_u64())), (MountKind::Tmpfs, Some(1 << 20)));
+        assert_eq!((tmpfs.kind, tmpfs.size.and_then(|size| size.bytes())), (MountKind::Tmpfs, Some(1 << 20)));
         for bad in [
             "",
             "/a:/b",

@@ -152,7 +152,7 @@ pub struct FileFlags {
     /// A mount as fields: type=bind,source=SRC,target=DST,readonly, or type=tmpfs,target=DST
     #[arg(long, value_name = "FIELDS", value_parser = mount, help_heading = FILES)]
     pub mount: Vec<Mount>,
-    /// An empty folder in memory: /scratch, /scratch:size=64M,mode=1777; may be repeated
+    /// An empty folder in memory: /scratch, /scratch:size=64M,mode=0700,uid=1000; may be repeated
     #[arg(long, value_name = "DST[:OPTIONS]", value_parser = tmpfs, help_heading = FILES)]
     pub tmpfs: Vec<Mount>,
     /// The size of /dev/shm: 64M

@@ -131,6 +131,13 @@ impl Update {
     pub fn applied_to(&self, task: &Task) -> Result<Task, Invalid> {
         self.require_change()?;
         let mut task = task.clone();
+        self.lay_on(&mut task);
+        task.validate_updated()?;
+        Ok(task)
+    }
+
+    /// Changes the limits in a description, and checks nothing.
+    pub fn lay_on(&self, task: &mut Task) {
         self.cpu.apply_to(&mut task.cpu);
         self.memory.apply_to(&mut task.memory);
         task.pids = self.pids.or(task.pids);
@@ -146,8 +153,6 @@ impl Update {
             task.memory.high = None;
         }
         task.unified.extend(self.unified.clone());
-        task.validate_updated()?;
-        Ok(task)
     }
 }
 

@@ -367,7 +367,7 @@ fn what_makes_no_sense_is_refused() {
     let task = host.task("exec sleep 1000").flag("--memory=64M").start();
     for (flag, code, parts) in [
         ("--memory=1M", 125, ["memory.limit", "1M"]),
-        ("--pids=0", 125, ["pids", "0"]),
+        ("--pids=0", 2, ["pids", "0"]),
         ("--cpuset=4096", 125, ["cpu.cpuset", "4096"]),
         ("--memory=lots", 2, ["--memory", "lots"]),
         ("--io=/dev/null", 2, ["--io", "/dev/null"]),

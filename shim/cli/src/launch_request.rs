@@ -59,8 +59,8 @@ pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Descr
             if task.command.is_empty() && task.bundle.is_none() {
                 return Err(Error::new(Kind::Usage, "there is no command to run"));
             }
-            // Flags set no CPU shares, which are the members' difference.
-            task.validate().map_err(Error::from)?;
+            let valid = if is_member { task.validate_member() } else { task.validate() };
+            valid.map_err(Error::from)?;
             task
         }
     };

@@ -304,6 +304,60 @@ fn limits_go_by_docker_s_names_too() {
     assert_described(&["--memory=64M", "--memory-swap=-1"], "memory.swap", json!("unlimited"));
 }
 
+/// Each limit has one flag, for a launch and for a change, and means the same.
+#[test]
+fn a_launch_and_an_update_take_the_same_limits() {
+    let host = Host::new();
+    let fields: &[(&str, &str, Value)] = &[
+        ("--memory=64M", "memory.limit", json!("64M")),
+        ("--memory-swap=80M", "memory.swap", json!("16M")),
+        ("--memory-low=16M", "memory.low", json!("16M")),
+        ("--cpus=0.5", "cpu.limit", json!(0.5)),
+        ("--cpu-shares=512", "cpu.shares", json!(512)),
+        ("--cpuset-cpus=0", "cpu.cpuset", json!("0")),
+        ("--cpuset-mems=0", "cpu.mems", json!("0")),
+        ("--pids-limit=32", "pids", json!(32)),
+    ];
+    let v2: &[(&str, &str, Value)] = &[
+        ("--memory-high=48M", "memory.high", json!("48M")),
+        ("--unified=memory.oom.group=1", "unified", json!({"memory.oom.group": "1"})),
+    ];
+    let all = || fields.iter().chain(v2.iter().filter(|_| only_v2()));
+    let flags: Vec<&str> = all().map(|(flag, ..)| *flag).collect();
+    let changed = host.task(IDLE).start();
+    host.bowline([&["update", changed.id()], &flags[..]].concat()).assert_code(0);
+    for task in [with(&host, IDLE, &flags).start(), changed] {
+        let described = task.inspect()["task"].clone();
+        for (flag, field, value) in all() {
+            let found = field.split('.').fold(&described, |at, key| &at[key]);
+            assert_eq!(found, value, "{flag}: {described:#}");
+        }
+        task.bowline("update", ["--memory=max", "--cpus=max"]).assert_code(0);
+        task.bowline("update", ["--memory-swap=64M"]).assert_refused(2, &["--memory-swap", "no limit of memory"]);
+        task.end();
+    }
+    let task =
+        host.task(IDLE).toml("memory = {limit = '64M', swap = 0}\npids = 7").flag("-m=max").flag("--pids=-1").start();
+    let described = task.inspect()["task"].clone();
+    assert_eq!(
+        (&described["memory"]["limit"], &described["pids"]),
+        (&Value::Null, &json!("unlimited")),
+        "{described:#}"
+    );
+    for (flag, why) in [
+        ("--ulimit=nofile=5", "each process has this from its start"),
+        ("--oom-score-adj=5", "each process has this from its start"),
+        ("--shm-size=5M", "keeps what it was launched with"),
+        ("--cap-add=ALL", "keeps what it was launched with"),
+    ] {
+        let ran = task.bowline("update", [flag]);
+        let name = flag.split('=').next().expect("a name");
+        assert!(ran.assert_refused(2, &[name]).err().contains(why), "{ran}");
+    }
+    host.bowline(["run", "--swap=1M", "--memory-swap=2M", "true"]).assert_refused(2, &["--swap", "--memory-swap"]);
+    task.end();
+}
+
 #[test]
 fn wrong_limits_are_bad_usage() {
     assert_misused("--memory-swap", &["", "x", "-2", "64Q"]);
@@ -323,7 +377,7 @@ fn a_negative_number_is_a_value_and_no_flag() {
     let host = Host::new();
     for command in [&["run"][..], &["sandbox", "create"]] {
         for (flag, reason) in [("--memory", "is not a size"), ("-m", "is not a size"), ("--cpus", "a number of CPUs")] {
-            host.bowline([command, &[flag, "-1"]].concat()).assert_refused(2, &["'-1' for '", reason]);
+            host.bowline([command, &[flag, "-2"]].concat()).assert_refused(2, &["'-2' for '", reason]);
         }
     }
     for flag in ["--stop-timeout", "--timeout", "--log-size", "--log-files", "--health-retries"] {

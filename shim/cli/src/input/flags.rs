@@ -11,8 +11,10 @@ use bowline_spec::{Healthcheck, Mount, Namespace, Network, NetworkMode, Task, Ta
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, LimitFlags, TaskArgs};
+use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, TaskArgs};
+use crate::input::args::update::LimitFlags;
 use crate::input::environment;
+use crate::input::limits;
 use crate::input::mounts;
 use crate::input::network::Ports;
 use crate::input::secrets;
@@ -81,8 +83,9 @@ impl Flags {
         task.timeout = args.timeout.or(task.timeout);
         task.stop.signal = args.stop_signal.or(task.stop.signal);
         task.stop.grace = args.stop_timeout.or(task.stop.grace);
-        let memory_swap = args.limits.memory_swap;
-        limits(task, args.limits);
+        let memory_swap = limits(task, args.limits)?;
+        task.oom_score_adj = args.process.oom_score_adj.or(task.oom_score_adj);
+        task.rlimits.extend(args.process.ulimit);
         task.mounts.extend(mounts);
         let ephemeral = args.files.ephemeral;
         files(task, args.files);
@@ -92,10 +95,9 @@ impl Flags {
         task.log.max_size = args.log.size.or(task.log.max_size);
         task.log.max_files = args.log.files.or(task.log.max_files);
         set_all(task, &args.set, bowline_spec::parse, TASK_FIELDS)?;
-        // The profile and `--set` may limit memory too.
         let memory = task.settled().memory.limit;
         if let (Some(both), None) = (memory_swap, task.memory.swap) {
-            task.memory.swap = Some(swap(memory, both)?);
+            task.memory.swap = Some(limits::swap(memory, both)?);
             task.memory.limit = memory;
         }
         if ephemeral.is_some() {
@@ -105,29 +107,14 @@ impl Flags {
     }
 }
 
-fn limits(task: &mut Task, flags: LimitFlags) {
-    task.memory.limit = flags.memory.or(task.memory.limit);
-    if flags.memory_swap.is_some() {
+/// Sets the limits that the flags name, but `--memory-swap`: the profile and `--set` may limit memory too. Returns that.
+fn limits(task: &mut Task, mut flags: LimitFlags) -> Result<Option<Ceiling<ByteSize>>> {
+    let both = flags.memory_swap.take();
+    if both.is_some() {
         task.memory.swap = None;
     }
-    task.cpu.limit = flags.cpus.or(task.cpu.limit);
-    task.cpu.cpuset = flags.cpuset_cpus.or(task.cpu.cpuset.take());
-    task.pids = flags.pids.or(task.pids);
-    task.oom_score_adj = flags.oom_score_adj.or(task.oom_score_adj);
-    task.rlimits.extend(flags.ulimit);
-}
-
-/// What docker's limit of memory and swap together leaves for swap.
-fn swap(memory: Option<ByteSize>, both: Ceiling<ByteSize>) -> Result<Ceiling<ByteSize>> {
-    let refused = |why: &str| {
-        Error::new(Kind::Usage, format!("--memory-swap: {why}"))
-            .hint("it is the limit of memory and swap together: --memory 64M --memory-swap 128M leaves 64M of swap")
-    };
-    let Ceiling::At(both) = both else { return Ok(Ceiling::Unlimited) };
-    let memory = memory.ok_or_else(|| refused("there is no limit of memory"))?;
-    let swap = both.as_u64().checked_sub(memory.as_u64());
-    let swap = swap.ok_or_else(|| refused(&format!("{both} is less than the memory limit, {memory}")))?;
-    Ok(Ceiling::At(ByteSize::bytes(swap)))
+    limits::named(flags, || Ok(None))?.lay_on(task);
+    Ok(both)
 }
 
 /// The default size of an ephemeral root. The filesystem is full before the task is out of memory.

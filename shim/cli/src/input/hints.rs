@@ -42,6 +42,7 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("io", &["io"]),
     ("hugepages", &["hugepages"]),
     ("unified", &["unified"]),
+    ("oom_score_adj", &["oom_score_adj"]),
     ("rlimits", &["ulimit"]),
     ("rootfs", &["rootfs"]),
     ("readonly_rootfs", &["read_only"]),

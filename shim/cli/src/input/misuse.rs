@@ -284,6 +284,9 @@ fn instead(error: &clap::Error, called: &Called) -> Option<String> {
     let instead = match (error.kind(), name, &words[..]) {
         (ErrorKind::InvalidSubcommand, "bowline", [word]) => return instead_of_command(word, called),
         (ErrorKind::UnknownArgument, "bowline", [flag]) => return instead_above(flag, called),
+        (ErrorKind::UnknownArgument, "bowline update", [flag]) if Called::of(&["run".into()]).has(flag) => {
+            return Some(fixed(flag));
+        }
         (ErrorKind::UnknownArgument, _, [flag]) => {
             let command = name.trim_start_matches("bowline ");
             let starts = ["run", "start", "sandbox create"].contains(&command);
@@ -299,6 +302,15 @@ fn instead(error: &clap::Error, called: &Called) -> Option<String> {
         _ => return None,
     };
     Some(instead.to_owned())
+}
+
+/// Why `update` does not take a flag of `run`.
+fn fixed(flag: &str) -> String {
+    let why = match flag {
+        "--ulimit" | "--oom-score-adj" => "each process has this from its start, and keeps it",
+        _ => "a task keeps what it was launched with",
+    };
+    format!("{why}: `bowline run --replace {flag}` starts another one of its name")
 }
 
 /// What to type instead of a flag before the command: one of another program's, or a task's.

@@ -12,6 +12,7 @@ pub mod flags;
 pub mod foreign;
 pub mod hints;
 pub mod io;
+pub mod limits;
 pub mod misuse;
 pub mod moment;
 pub mod mounts;

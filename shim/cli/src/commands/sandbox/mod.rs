@@ -40,7 +40,11 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
             stats::of_sandbox(&id, &shim, json).await
         }
         SandboxCommand::Update { id, limits } => {
-            let update = update::json(*limits)?;
+            let memory = || {
+                let record = bowline_client::sandbox::folder(state, &id)?.sandbox()?;
+                Ok(record.and_then(|record| record.sandbox.memory.limit))
+            };
+            let update = update::json(*limits, memory)?;
             let shim = bowline_client::sandbox::of(state, &id, &Programs::default()).await?;
             let before = shim.sandbox_state().await?;
             shim.update_sandbox(update).await?;

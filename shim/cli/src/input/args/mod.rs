@@ -26,7 +26,7 @@ use self::cgroup::CgroupArgs;
 use self::host_limits::LimitsArgs;
 pub use self::sandbox::SandboxCommand;
 use self::task::TaskArgs;
-use self::update::UpdateArgs;
+use self::update::LimitFlags;
 use super::chosen::Chosen;
 use super::examples;
 use super::filter::{Filter, Labelled};
@@ -174,7 +174,7 @@ pub enum Command {
         /// The task
         id: TaskRef,
         #[command(flatten)]
-        limits: UpdateArgs,
+        limits: LimitFlags,
     },
     /// Print the events of tasks, oldest first
     #[command(after_help = examples::EVENTS)]

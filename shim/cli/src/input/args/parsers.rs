@@ -3,6 +3,9 @@
 use bowline_spec::budget::Class;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+/// The heading of limits in a help.
+pub const LIMITS: &str = "Limits";
+
 /// A parser of `words`, as a description would contain them.
 pub fn one_of<T, const N: usize>(words: [&'static str; N]) -> impl TypedValueParser<Value = T>
 where

@@ -10,7 +10,7 @@ use bowline_spec::{Enforcement, NetworkMode};
 use clap::{Args, Subcommand};
 
 use crate::input::args::parsers::{class, one_of};
-use crate::input::args::update::{UpdateArgs, count};
+use crate::input::args::update::{LimitFlags, count};
 use crate::input::examples;
 use crate::input::network::{Ports, network, ports};
 use crate::input::set::Setting;
@@ -51,7 +51,7 @@ pub enum SandboxCommand {
         /// The sandbox
         id: TaskId,
         #[command(flatten)]
-        limits: Box<UpdateArgs>,
+        limits: Box<LimitFlags>,
     },
     /// Ask the plugins whether a sandbox's network is as they made it
     #[command(after_help = examples::SANDBOX_CHECK)]

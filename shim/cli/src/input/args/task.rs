@@ -12,13 +12,13 @@ use bowline_spec::id::TaskId;
 use bowline_spec::rlimit::{Resource, Rlimit};
 use bowline_spec::signal::Signal;
 use bowline_spec::user::{NameOrId, User};
-use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use bowline_spec::values::{ByteSize, Duration};
 use bowline_spec::{Device, LogFormat, Mount, Namespace, NetworkMode, OnUnhealthy};
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 
-use super::parsers::{number, one_of, variable};
-use super::update::{ceiling, count};
+use super::parsers::{LIMITS, number, one_of, variable};
+use super::update::LimitFlags;
 use crate::input::environment::Variable;
 use crate::input::mounts::{device, mount, tmpfs, volume};
 use crate::input::network::{Ports, network, ports};
@@ -26,7 +26,6 @@ use crate::input::secrets::SecretFile;
 use crate::input::security::{SecurityOpt, label, ulimit};
 use crate::input::set::Setting;
 
-const LIMITS: &str = "Limits";
 const FILES: &str = "Files and devices";
 const ISOLATION: &str = "Isolation";
 const HEALTH: &str = "Health checks";
@@ -96,6 +95,8 @@ pub struct TaskArgs {
     #[command(flatten)]
     pub limits: LimitFlags,
     #[command(flatten)]
+    pub process: ProcessFlags,
+    #[command(flatten)]
     pub files: FileFlags,
     #[command(flatten)]
     pub isolation: IsolationFlags,
@@ -107,24 +108,9 @@ pub struct TaskArgs {
     pub shim: ShimFlags,
 }
 
-// How much the task may use.
+// Limits of each process, which it has from its start.
 #[derive(Debug, Args)]
-pub struct LimitFlags {
-    /// Memory limit: 64M, 1G
-    #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true, help_heading = LIMITS)]
-    pub memory: Option<ByteSize>,
-    /// Limit of memory and swap together: 128M; -1 for no limit of swap
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>, help_heading = LIMITS)]
-    pub memory_swap: Option<Ceiling<ByteSize>>,
-    /// CPU limit, in CPUs: 0.5
-    #[arg(long, allow_negative_numbers = true, help_heading = LIMITS)]
-    pub cpus: Option<Cpus>,
-    /// The CPUs that it may run on: 0-1,3
-    #[arg(long, value_name = "CPUS", visible_alias = "cpuset", allow_negative_numbers = true, help_heading = LIMITS)]
-    pub cpuset_cpus: Option<IdSet>,
-    /// Limit of processes and threads; -1 for none
-    #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = pids, help_heading = LIMITS)]
-    pub pids: Option<Ceiling<u64>>,
+pub struct ProcessFlags {
     /// How readily the OOM killer picks it: -1000 (never) to 1000
     #[arg(long, value_name = "N", value_parser = oom_score_adj, allow_negative_numbers = true, help_heading = LIMITS)]
     pub oom_score_adj: Option<i32>,
@@ -287,15 +273,6 @@ fn own_or_host() -> impl TypedValueParser<Value = Namespace> {
 
 fn shm(text: &str) -> std::result::Result<Mount, String> {
     tmpfs(&format!("/dev/shm:size={text}")).map_err(|wrong| wrong.trim_start_matches("size: ").to_owned())
-}
-
-fn pids(text: &str) -> std::result::Result<Ceiling<u64>, String> {
-    match count(text)? {
-        Ceiling::At(0) => {
-            Err("0 leaves no room for the command itself; write 1 or more, or -1 for no limit".to_owned())
-        }
-        limit => Ok(limit),
-    }
 }
 
 /// A slice of systemd's, and whether the task may start outside it.

@@ -43,7 +43,7 @@ const ROOT_FILES: &str = "the task has the files of its root: `-v FILE:/etc/FILE
 const HOSTS: &str = "`-v ./hosts:/etc/hosts:ro` gives it another /etc/hosts";
 const RESOLVER: &str = "`-v ./resolv.conf:/etc/resolv.conf:ro` gives it another /etc/resolv.conf";
 const LOGS: &str = "`--log` says how output is kept: json, raw, journald or none; `--log-size`, `--log-files` how much";
-const IO: &str = "`--set io.weight=500`; io.devices in a description has weights and rates of each device";
+const IO: &str = "`--io weight=500`, or `--io /dev/sda,read_bps=1M` for one device";
 const CPU: &str = "`--cpus 0.5`, with `--set cpu.period=50ms` for another period";
 const CGROUP: &str = "`--slice NAME.slice`, or `--set cgroup=/PARENT/NAME`";
 const USERNS: &str = "`--set namespaces.user=private`, with uid_mappings and gid_mappings: see docs/reference.md";
@@ -81,10 +81,9 @@ const RARE: Words = &[
     (&["--uts"], "`--set namespaces.uts=host`"),
     (&["--cgroupns"], "`--set namespaces.cgroup=host`, or private"),
     (&["--userns", "--uidmap", "--gidmap", "--subuidname", "--subgidname"], USERNS),
-    (&["--cpu-shares", "-c"], "`--set cpu.shares=512`"),
+    (&["-c"], "`--cpu-shares`"),
     (&["--cpu-period", "--cpu-quota"], CPU),
-    (&["--cpuset-mems"], "`--set cpu.mems=0`"),
-    (&["--memory-reservation"], "`--set memory.low=64M`"),
+    (&["--memory-reservation"], "`--memory-low`"),
     (
         &[
             "--blkio-weight",
@@ -125,7 +124,7 @@ const RARE: Words = &[
     (&["--label-file"], "`--label` for each line"),
     (&["--attach", "-a"], "`-i` passes stdin on; stdout and stderr come in any case"),
     (&["--cidfile", "--pidfile", "--conmon-pidfile", "--pod-id-file"], ID),
-    (&["--cpu-rt-period", "--cpu-rt-runtime"], "`--set cpu.realtime=10ms`, with `--set cpu.realtime_period=1s`"),
+    (&["--cpu-rt-period", "--cpu-rt-runtime"], "`--realtime 10ms`, with `--realtime-period 1s`"),
     (
         &["--cpu-count", "--cpu-percent", "--isolation", "--io-maxbandwidth", "--io-maxiops"],
         "this is a flag for Windows",
@@ -182,7 +181,6 @@ const RARE: Words = &[
     (&["inspect -s", "inspect --size", "inspect --type"], "leave it out: only tasks are inspected"),
     (&["events --filter", "events --format"], "name the tasks; `--json` prints fields for programs"),
     (&["update --restart"], SERVICE),
-    (&["update --memory-swap"], "`--swap` is the limit of swap alone"),
     (&["update --memory-reservation"], "`--memory-low`"),
     (&["update --cpu-quota", "update --cpu-period"], "`--cpus`"),
     (&["update --blkio-weight"], "`--io`"),

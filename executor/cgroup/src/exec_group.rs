@@ -20,7 +20,7 @@ use crate::v1::{FREEZER, TASKS};
 use crate::v2;
 use crate::version::Version;
 
-/// The cgroup of an exec with a deadline: below the task's, on v1 in the freezer hierarchy alone.
+/// The cgroup of an exec: below the task's, on v1 in the freezer hierarchy alone.
 /// The next exec may use it when it is empty again.
 #[derive(Debug)]
 pub struct ExecGroup {
@@ -184,21 +184,23 @@ impl Layout {
         self.freezer(cgroup).map_or_else(Vec::new, |dir| tree::signal_where(dir, signal, in_session))
     }
 
-    /// Moves the session that process `leader` leads, and what descends from it, into `group`, as far as it is in the
-    /// cgroup or below it. Whatever these processes start from then on is in `group` too. A process is found as long as
-    /// the one that has started it lives, whatever session it is in.
+    /// Moves the session that process `leader` leads, all processes in the cgroup namespace `own`, and what descends from
+    /// these, into `group`, as far as they are in the cgroup or below it. Whatever these processes start from then on is
+    /// in `group` too.
     ///
     /// # Errors
     /// What the kernel says, for example where the task's cgroup is a threaded one; `WrongState` when new ones come faster
     /// than they are moved.
-    pub fn gather(&self, cgroup: &Cgroup, group: &ExecGroup, leader: i32) -> Result<()> {
+    pub fn gather(&self, cgroup: &Cgroup, group: &ExecGroup, leader: i32, own: Option<BorrowedFd<'_>>) -> Result<()> {
         let what = || format!("cannot move processes to cgroup {}", group.path);
         let dir = self.freezer(cgroup).ok_or_else(|| Error::new(Kind::NotFound, what()))?;
+        let own = own.and_then(|own| fs::fstat(own).ok()).map(|stat| (stat.st_dev, stat.st_ino));
+        let is_first = |pid: i32, of: &Parentage| of.session == leader || own.is_some() && own == namespace_of(pid);
         // On v1, `tasks` would move one thread.
         let procs = open_to_join(group.dir.as_fd(), v2::PROCS).doing(Kind::Internal, what)?;
         for _ in 0..GATHERED_AT_MOST {
             let mut moved = false;
-            for (pid, pidfd) in family(dir, group.dir.as_fd(), leader) {
+            for (pid, pidfd) in family(dir, group.dir.as_fd(), is_first) {
                 let lives = || sys::pidfd_send_signal(pidfd.as_fd(), 0).is_ok();
                 if !lives() {
                     continue;
@@ -223,16 +225,20 @@ impl Layout {
 /// How often [`Layout::gather`] looks for processes that were started meanwhile.
 const GATHERED_AT_MOST: usize = 100;
 
-/// The processes below `dir`, and not below `group`, that are in the session of `leader`, or descend from one that is, or
-/// from one in `group`; with a pidfd of each.
-fn family(dir: BorrowedFd<'_>, group: BorrowedFd<'_>, leader: i32) -> Vec<(i32, OwnedFd)> {
+/// The processes below `dir`, and not below `group`, that `is_first` names, or that descend from one of these, or from one
+/// in `group`; with a pidfd of each.
+fn family(
+    dir: BorrowedFd<'_>,
+    group: BorrowedFd<'_>,
+    is_first: impl Fn(i32, &Parentage) -> bool,
+) -> Vec<(i32, OwnedFd)> {
     let all = tree::members_below(dir);
     let inside: BTreeSet<i32> = members(group).into_iter().collect();
     let found = all.into_iter().filter_map(|pidfd| {
         let pid = sys::pid_of(pidfd.as_fd())?;
         Some((pid, parentage_of(pid)?, pidfd))
     });
-    let (mut family, mut others): (Vec<_>, Vec<_>) = found.partition(|(_, of, _)| of.session == leader);
+    let (mut family, mut others): (Vec<_>, Vec<_>) = found.partition(|(pid, of, _)| is_first(*pid, of));
     loop {
         let parents: BTreeSet<i32> = family.iter().map(|(pid, ..)| *pid).chain(inside.iter().copied()).collect();
         let (children, rest): (Vec<_>, Vec<_>) =
@@ -244,6 +250,11 @@ fn family(dir: BorrowedFd<'_>, group: BorrowedFd<'_>, leader: i32) -> Vec<(i32, 
         family.extend(children);
     }
     family.into_iter().filter(|(pid, ..)| !inside.contains(pid)).map(|(pid, _, pidfd)| (pid, pidfd)).collect()
+}
+
+/// The device and inode of a process's cgroup namespace.
+fn namespace_of(pid: i32) -> Option<(u64, u64)> {
+    fs::stat(format!("/proc/{pid}/ns/cgroup")).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 fn members(dir: BorrowedFd<'_>) -> Vec<i32> {

@@ -159,6 +159,7 @@ impl Target<'_> {
             namespaces: self.namespaces,
             entrance: self.entrance,
             init: self.init,
+            is_apart: false,
             keeps_keyring,
             preserved,
         };

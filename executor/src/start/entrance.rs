@@ -184,6 +184,17 @@ impl Entrance {
         self.held(libc::CLONE_NEWCGROUP)
     }
 
+    /// The cgroup namespace of the exec with this pid, which is unreaped, if it is not the task's.
+    pub fn own_cgroup_namespace(&self, init: &Live, exec: i32) -> Option<OwnedFd> {
+        let own = open_namespace(exec, libc::CLONE_NEWCGROUP).ok()?;
+        // An init of which nothing is held stays where it is.
+        let tasks = match self.cgroup() {
+            Some(held) => identity(held),
+            None => open_namespace(init.pid, libc::CLONE_NEWCGROUP).and_then(|fd| identity(fd.as_fd())),
+        };
+        (identity(own.as_fd()).ok()? != tasks.ok()?).then_some(own)
+    }
+
     /// Has a worker resolve a user by the files of the task's root, whatever root its init has by now.
     ///
     /// # Errors

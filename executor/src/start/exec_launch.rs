@@ -48,6 +48,8 @@ pub struct Exec<'a> {
     pub entrance: &'a Entrance,
     /// The task's init, which is not reaped yet: its pid is still its own.
     pub init: &'a Live,
+    /// Whether it has a cgroup namespace of its own, by which all that it starts is told apart.
+    pub is_apart: bool,
     /// Whether the exec stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,
     /// How many of this process's descriptors, from 3 on, the program gets.
@@ -97,7 +99,7 @@ impl Exec<'_> {
                 start_mark: None,
                 preserved: self.preserved,
             };
-            child::run_exec(&payload, self.namespaces, cgroup, tell.as_raw_fd())
+            child::run_exec(&payload, self.namespaces, cgroup, self.is_apart, tell.as_raw_fd())
         };
         let mut keep: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.extend(labels.as_ref().map(Labels::fd));

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, cgroup_of, eventually, is_slow, only_v2};
+use rustix::process::Signal;
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -35,6 +36,11 @@ fn make_threaded(task: &Task<'_>) {
     fs::write(threads.join("cgroup.type"), "threaded").expect("the task's cgroup hands nothing down");
 }
 
+/// A process of the task that is not its program.
+fn other_process(task: &Task<'_>) -> i32 {
+    task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the exec")
+}
+
 fn path_of(task: &Task<'_>) -> String {
     task.inspect()["cgroup"].as_str().expect("a path").to_owned()
 }
@@ -47,14 +53,29 @@ fn an_exec_goes_where_init_is() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     hand_down(&task);
-    task.exec("exit 3").assert_code(3);
-    let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
-    exec.wait_for_out("begun");
-    let other = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the exec");
+    task.exec_with(["-d"], "exec sleep 1000").assert_code(0);
+    let other = other_process(&task);
     assert_eq!(cgroup_of(other)[""], format!("{}/inner", path_of(&task)));
     assert_eq!(cgroup_of(other), cgroup_of(task.pid()));
     task.end();
+}
+
+#[test]
+fn an_exec_that_ends_with_its_caller_has_a_cgroup_of_its_own() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).toml("stop.grace = '500ms'").start();
+    hand_down(&task);
+    task.exec("exit 3").assert_code(3);
+    let exec = task.spawn_exec([], "trap '' HUP; (setsid sleep 1236 &); sleep 1237; :");
+    eventually("all run", || (task.processes().len() == 4).then_some(()));
+    assert_eq!(cgroup_of(other_process(&task))[""], format!("{}/exec-1", path_of(&task)));
+    exec.signal(Signal::KILL);
     exec.finish();
+    eventually("none is left", || (task.processes() == [task.program_pid()]).then_some(()));
+    task.end();
 }
 
 #[test]
@@ -65,7 +86,8 @@ fn an_exec_goes_where_init_is_whatever_the_name() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     hand_down_to(&task, OsStr::from_bytes(b"caf\xe9"));
-    task.exec("exit 3").assert_code(3);
+    task.exec_with(["-d"], "exec sleep 1000").assert_code(0);
+    assert_eq!(cgroup_of(other_process(&task)), cgroup_of(task.pid()));
     task.end();
 }
 
@@ -84,7 +106,10 @@ fn an_exec_works_in_a_task_that_delegates_controllers_itself() {
     );
     let task = host.described(&toml).rootfs(root.path()).start();
     task.wait_for_line("ready");
-    task.exec("cut -d: -f3 /proc/self/cgroup").assert_says(&format!("{}/inner", path_of(&task)));
+    task.exec_with(["-d"], "cut -d: -f3 /proc/self/cgroup >/tmp/seen; mv /tmp/seen /tmp/in").assert_code(0);
+    let seen = format!("{0}/inner\n{0}/exec-1", path_of(&task));
+    let both = "while ! test -e /tmp/in; do sleep 0.05; done; cat /tmp/in; cut -d: -f3 /proc/self/cgroup";
+    task.exec(both).assert_says(&seen);
     // The task's limit is above it.
     task.exec("exec tail /dev/zero").assert_code(137);
     task.end();
@@ -148,7 +173,7 @@ fn an_exec_is_put_nowhere_without_the_tasks_limits() {
     hand_down(&task);
     let elsewhere = host.elsewhere("elsewhere");
     elsewhere.take(&task.all_processes());
-    task.bowline("exec", ["--", "true"]).assert_refused(125, &[elsewhere.path(), &path_of(&task)]);
+    task.bowline("exec", ["-d", "--", "true"]).assert_refused(125, &[elsewhere.path(), &path_of(&task)]);
     assert_eq!(task.all_processes(), [0; 0]);
     task.end();
     elsewhere.remove();

@@ -1,7 +1,7 @@
 //! What becomes of a command in a task when `bowline exec` is interrupted, killed or left.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, binary, eventually};
+use bowline_tests::harness::{Process, Task, binary, eventually};
 use rustix::process::Signal;
 
 const IDLE: &str = "echo ready; exec sleep 1000";
@@ -110,22 +110,52 @@ fn after_the_grace_all_that_ignores_the_hangup_is_killed() {
     task.end();
 }
 
+/// A session of its own, deaf to a hangup, whose parent has ended.
+const DAEMON: &str = "trap '' HUP; (setsid sh -c 'sleep 1236; :' &)";
+
+/// Starts an exec that starts a daemon.
+fn exec_with_daemon(host: &Host, task: &Task<'_>, flags: &[&str]) -> Process {
+    let before = task.processes().len();
+    let mut command = host.command(binary("bowline"));
+    let script = format!("{DAEMON}; sleep 1237; :");
+    command.arg("exec").args(flags).args([task.id(), "--", "/bin/sh", "-c", &script]);
+    let exec = host.spawn_command(command);
+    until_processes(task, before + 4);
+    exec
+}
+
 #[test]
-fn a_daemon_whose_parent_has_ended_is_killed_with_a_timeout_alone() {
+fn a_daemon_whose_parent_has_ended_is_killed_too() {
+    let host = Host::new();
+    let users = "namespaces.user = 'private'\nuid_mappings = [{container = 0, host = 100000, size = 65536}]\n\
+                 gid_mappings = [{container = 0, host = 100000, size = 65536}]";
+    for more in ["", "namespaces.cgroup = 'host'", "init = true", users] {
+        let task = host.task(IDLE).toml("stop.grace = '500ms'").toml(more).start();
+        let own = task.processes().len();
+        // One that an exec has left by its own end is nobody else's.
+        task.exec(&format!("{DAEMON} >/dev/null 2>&1")).assert_code(0);
+        until_processes(&task, own + 2);
+        for flags in [&["--timeout=1h"][..], &[], &["--json"]] {
+            let exec = exec_with_daemon(&host, &task, flags);
+            exec.signal(Signal::KILL);
+            exec.finish();
+            until_processes(&task, own + 2);
+        }
+        assert_eq!(task.status(), "running", "{more}");
+        task.end();
+    }
+}
+
+#[test]
+fn a_daemon_is_known_after_an_upgrade() {
     let host = Host::new();
     let task = host.task(IDLE).toml("stop.grace = '500ms'").start();
-    for (flags, left) in [(&["--timeout=1h"][..], 1), (&[], 3)] {
-        // Without a cgroup for each exec, nothing says whose the daemon is.
-        let script = "trap '' HUP; (setsid sh -c 'sleep 1236; :' &); echo begun; sleep 1237; :";
-        let mut command = host.command(binary("bowline"));
-        command.arg("exec").args(flags).args([task.id(), "--", "/bin/sh", "-c", script]);
-        let exec = host.spawn_command(command);
-        exec.wait_for_out("begun");
-        until_processes(&task, 5);
-        exec.signal(Signal::KILL);
-        exec.finish();
-        until_processes(&task, left);
-    }
+    task.exec(&format!("{DAEMON} >/dev/null 2>&1")).assert_code(0);
+    let exec = exec_with_daemon(&host, &task, &[]);
+    host.bowline(["upgrade", task.id()]).assert_code(0);
+    exec.signal(Signal::KILL);
+    exec.finish();
+    until_processes(&task, 3);
     task.end();
 }
 

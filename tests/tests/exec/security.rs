@@ -78,10 +78,25 @@ fn root_by_exec_in_a_users_task_has_only_the_bounding_set() {
 fn every_namespace_is_inits() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
-    let kinds = ["pid", "ipc", "uts", "net", "cgroup", "mnt", "user"];
-    let init: Vec<_> = kinds.iter().map(|kind| namespace_of(task.pid(), kind)).collect();
+    let kinds = ["pid", "ipc", "uts", "net", "mnt", "user", "cgroup"];
+    let init = kinds.map(|kind| namespace_of(task.pid(), kind));
     let script = format!("for kind in {}; do readlink /proc/self/ns/$kind; done", kinds.join(" "));
-    task.exec(&script).assert_says(&init.join("\n"));
+    task.exec_with(["--timeout=50s"], &script).assert_says(&init.join("\n"));
+    // One that ends with its caller is known by a cgroup namespace, which shows the same.
+    let attached = task.exec(&script).assert_code(0).out();
+    let attached: Vec<&str> = attached.lines().collect();
+    assert_eq!(attached[..6], init[..6]);
+    assert_ne!(attached[6], init[6]);
+    task.end();
+}
+
+#[test]
+fn its_cgroup_namespace_shows_what_inits_does() {
+    let host = Host::new();
+    let seen = "cat /proc/self/cgroup /proc/1/cgroup; grep ' - cgroup' /proc/self/mountinfo; ls /sys/fs/cgroup";
+    let task = host.task(&format!("({seen}) >/tmp/seen; echo ready; exec sleep 1000")).start();
+    task.wait_for_line("ready");
+    task.exec(&format!("({seen}) | diff /tmp/seen -")).assert_code(0);
     task.end();
 }
 

@@ -82,9 +82,15 @@ pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
 }
 
 /// Becomes an exec of a task. The process is already in the task's namespaces, except for the cgroup namespace:
-/// `cgroup_of` is init, if the task has its own.
-pub fn run_exec(payload: &Payload<'_>, namespaces: &Namespaces, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> ! {
-    fail(payload, report, become_exec(payload, namespaces, cgroup_of, report))
+/// `cgroup_of` is init, if the task has its own. An exec that `is_apart` makes another one.
+pub fn run_exec(
+    payload: &Payload<'_>,
+    namespaces: &Namespaces,
+    cgroup_of: Option<BorrowedFd<'_>>,
+    is_apart: bool,
+    report: RawFd,
+) -> ! {
+    fail(payload, report, become_exec(payload, namespaces, cgroup_of, is_apart, report))
 }
 
 fn fail(payload: &Payload<'_>, report: RawFd, outcome: Result<Infallible>) -> ! {
@@ -240,12 +246,15 @@ fn become_exec(
     payload: &Payload<'_>,
     namespaces: &Namespaces,
     cgroup_of: Option<BorrowedFd<'_>>,
+    is_apart: bool,
     report: RawFd,
 ) -> Result<Infallible> {
     let labels = begin(payload)?;
     payload.entry.close();
     scheduling::last_affinity(payload.process)?;
-    if let Some(init) = cgroup_of {
+    // Its root is the task's cgroup too. A task may be allowed no more of them.
+    let is_apart = is_apart && sys::unshare(libc::CLONE_NEWCGROUP).is_ok();
+    if let Some(init) = cgroup_of.filter(|_| !is_apart) {
         sys::setns(init, libc::CLONE_NEWCGROUP).doing(Kind::Internal, || "cannot join the task's cgroup namespace")?;
     }
     if let Some(wish) = &payload.stdio.terminal {

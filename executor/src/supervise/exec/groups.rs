@@ -1,5 +1,5 @@
-//! The cgroups of execs: made for one that has a deadline or whose caller has died, kept for the next one, removed once
-//! empty.
+//! The cgroups of execs: made for one that has a deadline, whose caller has died, or that is hung up with its caller and
+//! cannot have a cgroup namespace of its own; kept for the next one, removed once empty.
 
 use std::rc::Rc;
 
@@ -19,12 +19,12 @@ impl Supervisor {
         free.or_else(|| self.new_exec_group(task))
     }
 
-    /// Like [`Self::free_exec_group`], for an exec with a deadline.
-    pub(crate) fn exec_group(&self, task: &Task, deadline: Moment) -> Option<Rc<ExecGroup>> {
+    /// Like [`Self::free_exec_group`], for an exec that is about to begin.
+    pub(crate) fn exec_group(&self, task: &Task, deadline: Option<Moment>) -> Option<Rc<ExecGroup>> {
         let group = self.free_exec_group(task)?;
         // For the shim that takes the task over, should this one die.
         if task.facts.read(|facts| facts.record.outlives_shim())
-            && let Err(error) = group.note(Some(deadline.number()))
+            && let Err(error) = group.note(deadline.map(|deadline| deadline.number()))
         {
             tracing::warn!(%error, "an exec's deadline ends with its shim");
         }

@@ -5,10 +5,12 @@
 //!                       └► the kernel has none for it: only the session  ─► [grace over] ─► SIGKILL
 //! ```
 //!
-//! An exec without a deadline has no cgroup of its own, as making one takes longer than all the rest. It gets one here:
-//! the deadline of the cgroup is stored with it, so that the next program or shim keeps it.
+//! An exec without a deadline has no cgroup of its own, which would take calls, and on v2 hide the task's limits from
+//! programs that look for them in their own cgroup. It has a cgroup namespace of its own, with the task's cgroup as its
+//! root: that takes no call more than to join the task's, and whatever the exec starts is in it. The cgroup comes here:
+//! its deadline is stored with it, so that the next program or shim keeps it.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 
 use bowline_cgroup::ExecGroup;
@@ -91,7 +93,13 @@ impl Supervisor {
     /// refuses.
     fn gather(&self, task: &Task, exec: &Claim) -> Option<Rc<ExecGroup>> {
         let group = self.free_exec_group(task)?;
-        let gathered = task.with_cgroup(|cgroup| self.layout.gather(cgroup, &group, exec.pid));
+        let own = {
+            let handles = task.handles.borrow();
+            let init = handles.init.as_ref().filter(|_| exec.is_unreaped());
+            init.and_then(|init| handles.entrance.own_cgroup_namespace(init, exec.pid))
+        };
+        let own = own.as_ref().map(OwnedFd::as_fd);
+        let gathered = task.with_cgroup(|cgroup| self.layout.gather(cgroup, &group, exec.pid, own));
         match gathered.and_then(|gathered| gathered) {
             Ok(()) => Some(group),
             Err(error) => {

@@ -1,5 +1,6 @@
 //! Additional processes of tasks, from request to outcome.
 
+mod cloning;
 pub(crate) mod groups;
 pub(crate) mod hanging_up;
 pub(crate) mod killing;

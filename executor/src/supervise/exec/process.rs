@@ -5,7 +5,7 @@ use bowline_spec::effective_until_execve;
 use bowline_spec::user::User;
 use oci_spec::runtime::{Process, UserBuilder};
 
-use super::running::gone;
+use super::cloning::gone;
 use crate::facts::TaskFacts;
 use crate::oci::bundle;
 use crate::oci::tolerance;

@@ -1,16 +1,15 @@
 //! An exec, from request to outcome.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use bowline_cgroup::{Cgroup, Entry};
+use bowline_cgroup::Cgroup;
 use bowline_error::{Error, Kind, Result};
 use bowline_model::clock::{Moment, SinceBoot};
 use bowline_model::status::Status;
 use bowline_spec::id::TaskId;
 use bowline_sys::proc_stat::{self, ProcStat};
-use bowline_sys::{self as sys, Ended, SharedPid};
+use bowline_sys::{self as sys, Ended};
 use jiff::Timestamp;
 use oci_spec::runtime::Process;
 
@@ -19,12 +18,10 @@ use crate::lifecycle::exec::{Life, Trigger};
 use crate::output::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::output::manager_events::ManagerEvent;
 use crate::request::{Exec, ExecOutcome, Launched};
-use crate::start::cloning::Report;
-use crate::start::exec_launch;
+use crate::supervise::exec::cloning::{before, gone};
 use crate::supervise::handles::ExecHandles;
 use crate::supervise::supervisor::Supervisor;
 use crate::supervise::task::Task;
-use crate::view::rootfs;
 use crate::waits;
 use crate::waits::claim::Claim;
 
@@ -113,7 +110,8 @@ impl Supervisor {
         }
         task.handles.borrow().entrance.check().map_err(|error| error.within(format_args!("task {id}")))?;
         let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
-        let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
+        let has_group = deadline.is_some() || request.ends_with_caller && !task.tells_execs_apart();
+        let group = if has_group { self.exec_group(task, deadline) } else { None };
         let (oom_kills_before, unnamed_kills_before) = self.oom_kills_by_now(task);
         // Before anything is waited for: a signal, or the end of its caller, may come at once.
         let number = task.facts.update(|facts| {
@@ -314,99 +312,6 @@ impl Supervisor {
             }
         }
     }
-
-    /// Clones the exec into the first cgroup that accepts it: its own group, the task's cgroup, or the cgroup below
-    /// that holds the task's init. Returns its pid, and whether it is in its own group.
-    async fn clone_exec(
-        &self,
-        task: &Task,
-        process: &Process,
-        stdio: &Stdio,
-        number: u64,
-    ) -> Result<(Report, i32, bool)> {
-        let own = {
-            let handles = task.handles.borrow();
-            let group = handles.execs.get(&number).and_then(|exec| exec.group.as_ref());
-            group.map(|group| task.with_cgroup(|c| group.entry(c))).transpose()?
-        };
-        if let Some(entry) = own {
-            if let Some((report, pid)) = clone_into(task, process, stdio, entry, number).await? {
-                return Ok((report, pid, true));
-            }
-            tracing::info!("an exec has no cgroup of its own; its deadline will kill its session");
-        }
-        let entry = task.with_cgroup(Cgroup::entry)?;
-        if let Some((report, pid)) = clone_into(task, process, stdio, entry, number).await? {
-            return Ok((report, pid, false));
-        }
-        // The task has moved its processes down a level, and controllers with them, so its own cgroup accepts no
-        // process any more (cgroup-v2, "no internal processes").
-        let init = task.pid().ok_or_else(|| gone(task))?;
-        let below = task.with_cgroup(|c| self.layout.below_of(c, init))??;
-        let entry = task.with_cgroup(|c| below.entry(c))?;
-        let cloned = clone_into(task, process, stdio, entry, number).await?;
-        let (report, pid) = cloned.ok_or_else(|| {
-            let message = format!("neither the cgroup of task {} nor that of its init takes a process", task.id);
-            Error::new(Kind::WrongState, message).hint("it changes its cgroups just now, or has made them threaded")
-        })?;
-        Ok((report, pid, false))
-    }
-}
-
-/// Clones the exec into a cgroup. Returns its pid, or `None` if the cgroup accepts no process.
-async fn clone_into(
-    task: &Task,
-    process: &Process,
-    stdio: &Stdio,
-    entry: Entry,
-    number: u64,
-) -> Result<Option<(Report, i32)>> {
-    let null = if stdio.wants_null() { task.null()? } else { None };
-    let null = null.as_ref().map(AsFd::as_fd);
-    let mut report = {
-        let handles = task.handles.borrow();
-        let init = handles.init.as_ref().ok_or_else(|| gone(task))?;
-        let filter = task.filter.as_ref();
-        let Task { id, spec, namespaces, .. } = task;
-        let (id, bundle) = (id.as_str(), &*task.bundle());
-        let keeps_keyring = task.facts.read(|facts| facts.particulars.keeps_keyring);
-        let exec = exec_launch::Exec {
-            process,
-            id,
-            bundle,
-            spec,
-            filter,
-            stdio,
-            null,
-            entry,
-            namespaces,
-            entrance: &handles.entrance,
-            init,
-            keeps_keyring,
-            preserved: 0,
-        };
-        let slots = handles.exec_slots.as_ref();
-        exec.clone_exec(slots.map_or_else(SharedPid::new, |slots| slots.pid_of(number)))?
-    };
-    let deadline = task.facts.read(|facts| facts.execs.get(&number)?.deadline);
-    let give_up = async {
-        // Without a deadline, wait until the task has ended.
-        before(deadline, task.facts.until_it(|facts| facts.life.is_reaped())).await;
-    };
-    Ok(report.cloned(give_up).await?.map(|pid| (report, pid)))
-}
-
-/// The error for a task whose init has ended.
-pub(crate) fn gone(task: &Task) -> Error {
-    Error::new(Kind::WrongState, format!("task {} has exited", task.id))
-}
-
-/// The output of `future`, or `None` if there is a deadline and it passes first.
-async fn before<T>(deadline: Option<Moment>, future: impl Future<Output = T>) -> Option<T> {
-    match deadline {
-        Some(deadline) => tokio::time::timeout(deadline.to_come(), future).await.ok(),
-        None => Some(future.await),
-    }
 }
 
 /// Creates the streams of an exec: the exec's ends, the shim's ends, and the buffers that keep the last bytes of
@@ -581,15 +486,5 @@ impl Task {
         drop(handles);
         self.let_go_of_exec(number);
         self.facts.update(|facts| facts.execs.remove(&number));
-    }
-
-    /// Opens the null device for an exec's streams that lead nowhere. Each exec gets a new one from a tree that the
-    /// shim keeps, because the task may have replaced its own. `None` if the exec's worker has to make it.
-    fn null(&self) -> Result<Option<OwnedFd>> {
-        let null = &mut self.handles.borrow_mut().null;
-        if null.is_none() && sys::has_mount_fds() {
-            *null = Some(rootfs::null_apart()?);
-        }
-        null.as_ref().map(rootfs::Null::open).transpose()
     }
 }

@@ -131,7 +131,7 @@ fn cost_of_an_exec_in_system_calls() {
             task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 141, v2: 136 }.assert_calls("an exec with a deadline", limited);
+    Recorded { v1: 138, v2: 136 }.assert_calls("an exec with a deadline", limited);
     let command = || {
         let mut exec = host.command(binary("bowline"));
         exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);

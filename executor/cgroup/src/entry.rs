@@ -16,12 +16,14 @@ pub struct Entry {
     tasks: Vec<RawFd>,
     /// On the unified hierarchy: the cgroup's folder, and its `cgroup.procs`.
     unified: Option<(RawFd, RawFd)>,
+    /// A `tasks` file, and the number among `tasks` at which a worker puts it.
+    instead: Option<(RawFd, RawFd)>,
 }
 
 impl Entry {
     /// The entry of a process that stays where its parent is.
     pub fn none() -> Entry {
-        Entry { path: String::new(), tasks: Vec::new(), unified: None }
+        Entry::default()
     }
 
     /// The entry to the cgroup `path`, from its open fds.
@@ -29,8 +31,19 @@ impl Entry {
     /// Before Linux 5.7 a process cannot be cloned into a cgroup. The shim asks the kernel once: a
     /// worker that asked would take the answer with it when it ends.
     pub(super) fn new(path: String, tasks: Vec<RawFd>, unified: Option<(RawFd, RawFd)>) -> Entry {
-        let entry = Entry { path, tasks, unified };
+        let entry = Entry { path, tasks, unified, instead: None };
         if unified.is_none() || sys::clones_into_cgroups() { entry } else { entry.joined_late() }
+    }
+
+    /// Like this one, but with another `tasks` file in the place of one of these. A worker puts it there, as numbers in a
+    /// row are closed by one call.
+    pub(super) fn with(self, tasks: RawFd, instead_of: RawFd) -> Entry {
+        Entry { instead: Some((tasks, instead_of)), ..self }
+    }
+
+    /// The first step of a worker, whose descriptors are its own.
+    pub fn prepare(&self) -> io::Result<()> {
+        self.instead.map_or(Ok(()), |(tasks, number)| sys::place_fd_at(tasks, number))
     }
 
     /// Moves the calling process, which must have one thread.
@@ -57,7 +70,7 @@ impl Entry {
     pub fn joined_late(&self) -> Entry {
         let mut tasks = self.tasks.clone();
         tasks.extend(self.unified.map(|(_, procs)| procs));
-        Entry { path: self.path.clone(), tasks, unified: None }
+        Entry { path: self.path.clone(), tasks, ..Entry::default() }
     }
 
     /// The cgroup's path, for messages.

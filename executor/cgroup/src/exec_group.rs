@@ -36,14 +36,14 @@ pub struct ExecGroup {
 impl ExecGroup {
     /// The entry through which the exec joins the task's cgroup everywhere, and this one in the freezer hierarchy.
     pub fn entry(&self, task: &Cgroup) -> Entry {
-        let v1 = task.members.iter().filter(|m| !m.made.unified);
-        let tasks = v1.map(|m| if m.hierarchy == self.freezer { &self.tasks } else { &m.made.tasks });
-        let unified = match self.version {
-            Version::V1 => task.unified(),
-            Version::V2 => Some((self.dir.as_raw_fd(), self.tasks.as_raw_fd())),
-        };
-        let tasks = tasks.map(|fd| fd.as_raw_fd()).collect();
-        Entry::new(self.path.clone(), tasks, unified)
+        let own = self.tasks.as_raw_fd();
+        match (self.version, task.member(self.freezer)) {
+            (Version::V1, Some(freezer)) => {
+                let entry = Entry::new(self.path.clone(), task.v1_tasks(), task.unified());
+                entry.with(own, freezer.made.tasks.as_raw_fd())
+            }
+            _ => Entry::new(self.path.clone(), task.v1_tasks(), Some((self.dir.as_raw_fd(), own))),
+        }
     }
 
     /// Kills and returns what [`Layout::kill`] does, for the cgroup of this exec alone.

@@ -301,7 +301,8 @@ pub fn clone_through_worker(
         return Ok(Worker { pidfd, cloned });
     }
     let late = entry.joined_late();
-    let done = enter().and_then(|null| {
+    let prepared = entry.prepare().doing(Kind::Internal, what);
+    let done = prepared.and_then(|()| enter()).and_then(|null| {
         // Joining a user namespace may have ended this.
         inheritance::hide()?;
         child_fds.take(null.as_ref().map(OwnedFd::as_fd), late.fds().iter().copied().chain(entry.cloned_into()))?;

@@ -24,6 +24,13 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     check(c_long::from(rc)).map(drop)
 }
 
+/// Like [`place_fd`], in a child that holds both by number, across its clone.
+pub fn place_fd_at(fd: RawFd, number: RawFd) -> io::Result<()> {
+    // SAFETY: the child owns neither; it uses `number` for what is there from now on.
+    let rc = unsafe { libc::dup2(fd, number) };
+    check(c_long::from(rc)).map(drop)
+}
+
 /// Lets the program that `command` starts next inherit `fds`, under the numbers that they have here. Returns what the
 /// caller keeps until that is started.
 ///

@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn swap_is_what_is_left_of_both() {
         let size = |text: &str| text.parse::<ByteSize>().expect("a size");
-        let of = |memory: Option<&str>, both: &str| swap(memory.map(size), Ceiling::At(size(both)));
+        let of = |memory: Option<&str>, both: &str| limits::swap(memory.map(size), Ceiling::At(size(both)));
         assert_eq!(of(Some("64M"), "128M").expect("enough"), Ceiling::At(size("64M")));
         assert_eq!(of(Some("64M"), "64M").expect("none"), Ceiling::At(size("0")));
-        assert_eq!(swap(None, Ceiling::Unlimited).expect("no limit"), Ceiling::Unlimited);
+        assert_eq!(limits::swap(None, Ceiling::Unlimited).expect("no limit"), Ceiling::Unlimited);
         assert_eq!(of(Some("64M"), "32M").expect_err("less").kind(), Kind::Usage);
         assert_eq!(of(None, "32M").expect_err("of what").kind(), Kind::Usage);
     }

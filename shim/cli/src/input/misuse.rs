@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(hinted(&["statz"]), "perhaps stats is meant; see `bowline --help`");
         assert_eq!(hinted(&["ps", "--sort=create"]), "perhaps created is meant; see `bowline ps --help`");
         assert_eq!(hinted(&["exec"]), "see `bowline exec --help`");
-        assert_eq!(hinted(&["run", "--mem", "5", "ls"]), "perhaps --memory is meant; see `bowline run --help`");
+        assert_eq!(hinted(&["run", "--memor", "5", "ls"]), "perhaps --memory is meant; see `bowline run --help`");
         assert_eq!(hinted(&["sandbox", "create", "--bad"]), "see `bowline sandbox create --help`");
     }
 
@@ -406,7 +406,7 @@ mod tests {
             let instead = "there is no such mode; give what it needs: `--cap-add`, `--device`, `--security-opt`";
             assert_eq!(hinted(&["run", flag, "true"]), instead);
         }
-        assert_eq!(hinted(&["start", "--cpu-shares", "512", "true"]), "`--set cpu.shares=512`");
+        assert_eq!(hinted(&["start", "-c", "512", "true"]), "`--cpu-shares`");
         let exec = "an exec has the task's capabilities, no more: `--cap-add` of `bowline run` gives them";
         assert_eq!(hinted(&["exec", "--privileged", "web", "id"]), exec);
     }

@@ -137,7 +137,7 @@ const RARE: Words = &[
     (&["--tls-verify", "--cert-dir", "--decryption-key", "--image-volume", "--retry", "--retry-delay"], NO_IMAGES),
     (&["--domainname"], "`--hostname` sets the host name; the domain's stays"),
     (&["--ip", "--ip6", "--mac-address", "--link-local-ip", "--network-alias"], ADDRESS),
-    (&["--kernel-memory", "--memory-swappiness"], "`-m` and `--memory-swap` limit memory"),
+    (&["--kernel-memory", "--mem", "--memory-swappiness"], "`-m` and `--memory-swap` limit memory"),
     (&["--oom-kill-disable"], "`--set memory.high=48M` slows a task down instead of killing"),
     (&["--quiet", "-q"], "leave it out: nothing is pulled, and `bowline run` prints only what the task writes"),
     (&["--runtime"], "bowline is the runtime: leave it out"),

@@ -53,6 +53,21 @@ fn bash_completes_the_words_that_a_flag_takes() {
         ("kill --signal TER", "TERM"),
         ("stop --signal QU", "QUIT"),
         ("ps --filter status=ru", "status=running"),
+        ("ps --filter exi", "exited="),
+        ("run --cap-add SYS_AD", "SYS_ADMIN"),
+        ("run --cap-drop CHOWN,SYS_AD", "CHOWN,SYS_ADMIN"),
+        ("run --ipc ho", "host"),
+        ("run --user roo", "root"),
+        ("exec --user roo", "root"),
+        ("run --group-add roo", "root"),
+        ("run --set memory.lim", "memory.limit="),
+        ("start --set stop.gr", "stop.grace="),
+        ("run --set labe", "labels."),
+        ("sandbox create --set share_p", "share_pid="),
+        ("run --volume /proc/meminf", "/proc/meminfo"),
+        ("run --device /dev/nul", "/dev/null"),
+        ("run --env-file /proc/meminf", "/proc/meminfo"),
+        ("run --security-opt seccomp=n", "seccomp=native"),
     ] {
         completed(&host, &format!("bowline {line}")).assert_says(word);
     }

@@ -1,22 +1,26 @@
-//! What a shell offers while somebody types: commands, flags, values, and the ids of tasks and sandboxes.
+//! What a shell offers while somebody types: commands, flags, values, files, fields of a description, users and groups, and the
+//! ids of tasks and sandboxes.
 //!
 //! ```text
 //!   the script of `bowline completions` ─ [Tab], _BOWLINE_COMPLETE=bash ─► bowline -- WORDS ─► candidates on stdout
 //! ```
 //!
-//! Reads the names in the state folder alone. Must not: ask a shim, print an error.
+//! Reads the names in the state folder, and those of users and groups. Must not: ask a shim, print an error.
 
 use std::any::TypeId;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use bowline_client::STATE;
 use bowline_model::folder::StateDir;
+use bowline_spec::capability::Capability;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use clap::{Arg, Command};
+use clap_complete::engine::{PathCompleter, ValueCompleter as _};
 use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
-use clap_complete::{ArgValueCandidates, CompleteEnv, CompletionCandidate};
+use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompleteEnv, CompletionCandidate};
+use serde_json::Value;
 
 use crate::input::args::{Cli, CompletedShell};
 use crate::input::filter::STATUSES;
@@ -83,6 +87,12 @@ fn with_candidates(command: Command, of_sandboxes: bool) -> Command {
         .mut_args(|argument| match what_it_names(&argument, of_sandboxes) {
             Some(Named::Task) => argument.add(ArgValueCandidates::new(|| ids(false))),
             Some(Named::Sandbox) => argument.add(ArgValueCandidates::new(|| ids(true))),
+            None if argument.get_id() == "set" => {
+                argument.add(ArgValueCandidates::new(move || candidates(&fields(of_sandboxes))))
+            }
+            None if ["volume", "device"].contains(&argument.get_id().as_str()) => {
+                argument.add(ArgValueCompleter::new(path_on_the_host))
+            }
             None => match words(&argument) {
                 words if words.is_empty() => argument,
                 words => argument.add(ArgValueCandidates::new(move || candidates(&words))),
@@ -101,6 +111,11 @@ fn words(argument: &Arg) -> Vec<String> {
         "log" => &["json", "raw", "journald", "none"],
         "driver" | "cgroup_driver" => &["auto", "cgroupfs", "systemd"],
         "shim_cgroup" => &["inherit", "root", "overhead"],
+        "ipc" | "pid" => &["host", "private"],
+        "security_opt" => &["seccomp=native", "seccomp=unconfined", "apparmor=unconfined", "no-new-privileges=false"],
+        "cap_add" | "cap_drop" => return capabilities().collect(),
+        "user" => return names_in("/etc/passwd"),
+        "group_add" => return names_in("/etc/group"),
         "signal" | "stop_signal" => return signals().collect(),
         "filter" => return filters().collect(),
         _ => &[],
@@ -115,6 +130,56 @@ fn candidates<T: AsRef<str>>(words: &[T]) -> Vec<CompletionCandidate> {
 /// All signals but the realtime ones.
 fn signals() -> impl Iterator<Item = String> {
     (1..32).filter_map(Signal::from_number).map(Signal::name)
+}
+
+fn capabilities() -> impl Iterator<Item = String> {
+    let all = Capability::all().into_iter().map(|one| one.name().trim_start_matches("CAP_").to_owned());
+    all.chain(["ALL".to_owned()])
+}
+
+/// The names at the begin of each line of an account file.
+fn names_in(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter_map(|line| line.split_once(':').map(|(name, _)| name.to_owned())).collect()
+}
+
+/// What stands before the first colon is a path of the host's.
+fn path_on_the_host(typed: &OsStr) -> Vec<CompletionCandidate> {
+    if typed.to_string_lossy().contains(':') { Vec::new() } else { PathCompleter::any().complete(typed) }
+}
+
+/// The fields of a description, as `--set` takes them: `memory.limit=`, `env.`, `args[`.
+fn fields(of_sandboxes: bool) -> Vec<String> {
+    let schema = if of_sandboxes { bowline_spec::sandbox_schema() } else { bowline_spec::schema() };
+    let mut all = Vec::new();
+    add_fields(&schema, &schema, "", &mut all);
+    all
+}
+
+fn add_fields(schema: &Value, table: &Value, above: &str, all: &mut Vec<String>) {
+    for (name, field) in table["properties"].as_object().into_iter().flatten() {
+        let field = defined(schema, field);
+        let path = format!("{above}{name}");
+        let is = |kind: &str| {
+            field["type"] == kind || field["type"].as_array().is_some_and(|all| all.contains(&kind.into()))
+        };
+        if field["properties"].is_object() {
+            add_fields(schema, field, &format!("{path}."), all);
+        } else if is("array") {
+            all.push(format!("{path}["));
+        } else if is("object") {
+            all.push(format!("{path}."));
+        } else {
+            all.push(format!("{path}="));
+        }
+    }
+}
+
+/// The form of a field, where the schema has it elsewhere, or has null beside it.
+fn defined<'s>(schema: &'s Value, field: &'s Value) -> &'s Value {
+    let named = |field: &Value| field["$ref"].as_str().and_then(|path| schema.pointer(path.trim_start_matches('#')));
+    let inner = field["anyOf"].as_array().and_then(|forms| forms.iter().find_map(named));
+    named(field).or(inner).unwrap_or(field)
 }
 
 fn filters() -> impl Iterator<Item = String> {
@@ -196,6 +261,24 @@ mod tests {
             }
         }
         assert!(known > 50, "{known}");
+    }
+
+    #[test]
+    fn every_field_that_is_offered_can_be_set() {
+        for (of_sandboxes, some) in [
+            (false, ["memory.limit=", "env.", "args[", "stop.grace="]),
+            (true, ["name=", "memory.limit=", "pids=", "hugepages."]),
+        ] {
+            let all = fields(of_sandboxes);
+            assert!(some.iter().all(|field| all.iter().any(|one| one == field)) && all.len() > 30, "{all:?}");
+            for field in all {
+                let typed = match field.strip_suffix('[') {
+                    Some(list) => format!("{list}[0]=x"),
+                    None => format!("{field}{}", if field.ends_with('.') { "x=y" } else { "y" }),
+                };
+                assert!(typed.parse::<crate::input::set::Setting>().is_ok(), "{typed}");
+            }
+        }
     }
 
     #[test]

@@ -311,6 +311,19 @@ fn a_task_that_ends_with_its_caller_names_this_process() {
 }
 
 #[test]
+fn a_task_may_be_removed_at_its_end() {
+    let host = Host::new();
+    let start = described(&host.new_id(), "exec sleep 1000").removed_at_end();
+    let task = client(&host).start(start).expect("it starts");
+    let report = task.stop().expect("it ends");
+    assert_eq!(report.signal.as_deref(), Some("SIGTERM"));
+    let folder = host.state().join(task.id().as_str());
+    eventually("its shim removes it", || (!folder.exists()).then_some(()));
+    assert_error(task.wait(), Kind::NotFound, &["was removed", "143"]);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
 fn a_blocking_call_in_an_event_loop_is_refused() {
     let host = Host::new();
     let task = start(&host, "exec sleep 1000");

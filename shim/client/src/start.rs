@@ -26,6 +26,7 @@ pub struct Start {
     slice: Option<String>,
     slice_optional: bool,
     ends_with_caller: bool,
+    removed_at_end: bool,
     pub(crate) sandbox: Option<TaskId>,
     pub(crate) shim_cgroup: ShimCgroup,
 }
@@ -34,9 +35,17 @@ impl Start {
     /// Starts what `description` says. Without a `name` the task gets an id like `task-0123456789ab`. Without a
     /// `log.format` its output is logged as JSON lines in its folder, as `bowline start` does.
     pub fn new(description: Description) -> Start {
-        let (driver, shim_cgroup) = (CgroupDriver::default(), ShimCgroup::default());
-        let (durable, slice, slice_optional, ends_with_caller, sandbox) = (false, None, false, false, None);
-        Start { description, durable, driver, slice, slice_optional, ends_with_caller, sandbox, shim_cgroup }
+        Start {
+            description,
+            durable: false,
+            driver: CgroupDriver::default(),
+            slice: None,
+            slice_optional: false,
+            ends_with_caller: false,
+            removed_at_end: false,
+            sandbox: None,
+            shim_cgroup: ShimCgroup::default(),
+        }
     }
 
     /// Starts what this TOML says, in the form of `docs/reference.md`.
@@ -96,6 +105,13 @@ impl Start {
         Start { ends_with_caller: true, ..self }
     }
 
+    /// Has the shim remove the task once it has ended, as `run --rm` does, also where this process has ended by then. Who
+    /// waits for the end meanwhile gets the exit report; later a wait is `NotFound`, and says how the task ended.
+    #[must_use]
+    pub fn removed_at_end(self) -> Start {
+        Start { removed_at_end: true, ..self }
+    }
+
     /// Makes the task a member of the sandbox `id`, which exists.
     #[must_use]
     pub fn in_sandbox(self, id: TaskId) -> Start {
@@ -110,7 +126,7 @@ impl Start {
 
     /// The id of the task, and the request to its shim.
     pub(crate) fn request(self) -> Result<(TaskId, LaunchRequest)> {
-        let Start { mut description, durable, driver, slice, slice_optional, ends_with_caller, .. } = self;
+        let Start { mut description, durable, driver, slice, slice_optional, ends_with_caller, removed_at_end, .. } = self;
         description.validate().map_err(Error::from)?;
         let id = description.name.clone().map_or_else(|| made_up("task"), Ok)?;
         description.log.format.get_or_insert(LogFormat::Json);
@@ -125,6 +141,7 @@ impl Start {
             slice,
             slice_optional,
             ends_with,
+            remove: removed_at_end,
             ..LaunchRequest::default()
         };
         Ok((id, request))

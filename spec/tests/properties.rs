@@ -7,7 +7,7 @@ mod facts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, TmpfsSize};
 use bowline_spec::{
     Cpu, Device, Format, IoDevice, Memory, Mount, MountKind, Namespace, Namespaces, Propagation, Seccomp, Task, build,
     parse, render,
@@ -41,12 +41,12 @@ fn mount() -> impl Strategy<Value = Mount> {
             ..Mount::default()
         },
     );
-    let tmpfs = (path(), of(1u64..1 << 40), of(any::<bool>())).prop_map(|(destination, size, nosuid)| Mount {
-        kind: MountKind::Tmpfs,
-        destination,
-        size: size.map(ByteSize::bytes),
-        nosuid,
-        ..Mount::default()
+    let size = prop_oneof![
+        (1u64..1 << 40).prop_map(|bytes| TmpfsSize::Bytes(ByteSize::bytes(bytes))),
+        (1u8..=100).prop_map(TmpfsSize::Percent),
+    ];
+    let tmpfs = (path(), of(size), of(any::<bool>()), of(0..u32::MAX)).prop_map(|(destination, size, nosuid, uid)| {
+        Mount { kind: MountKind::Tmpfs, destination, size, nosuid, uid, ..Mount::default() }
     });
     prop_oneof![bind, tmpfs]
 }

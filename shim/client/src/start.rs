@@ -126,7 +126,8 @@ impl Start {
 
     /// The id of the task, and the request to its shim.
     pub(crate) fn request(self) -> Result<(TaskId, LaunchRequest)> {
-        let Start { mut description, durable, driver, slice, slice_optional, ends_with_caller, removed_at_end, .. } = self;
+        let Start { mut description, durable, driver, slice, slice_optional, ends_with_caller, removed_at_end, .. } =
+            self;
         description.validate().map_err(Error::from)?;
         let id = description.name.clone().map_or_else(|| made_up("task"), Ok)?;
         description.log.format.get_or_insert(LogFormat::Json);

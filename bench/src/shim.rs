@@ -87,7 +87,7 @@ impl Shims {
     }
 
     fn spawn(&self, id: &TaskId, folder: Folder, lock: Lock) -> Result<Up> {
-        let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default(), Begin::Empty)?;
+        let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default(), Begin::Empty(0))?;
         let what = || format!("cannot watch the shim of {id}");
         let gone = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).doing(Kind::Internal, what)?;
         let found = self.runtime.block_on(bowline_client::find(&folder, id))?;

@@ -101,6 +101,7 @@ pub use start::checkpoint::{Checkpoint, Criu};
 pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
 pub use view::rootfs::{Secret, layers};
 pub use view::secrets;
+pub use view::service::Service;
 
 /// What the programs of this workspace are made of besides: without a promise for others.
 #[doc(hidden)]
@@ -139,6 +140,7 @@ pub mod internal {
     pub use crate::view::network;
     pub use crate::view::rootfs::{SECRETS, mount_options};
     pub use crate::view::sandbox_namespaces;
+    pub use crate::view::service::sockets_for_us;
     pub use crate::waits;
     pub use bowline_cgroup::{
         Unit, checked_path as checked_cgroup_path, is_ours as is_our_cgroup, is_v2 as is_cgroup_v2,
@@ -147,8 +149,8 @@ pub mod internal {
     #[cfg(feature = "absent")]
     pub use bowline_sys::all_absent;
     pub use bowline_sys::{
-        Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, listen_privately, proc_stat,
-        read_file, read_regular_file, read_up_to, register_fd_for, report_signal, with_signals_blocked,
+        Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, is_handed_down, listen_privately,
+        proc_stat, read_file, read_regular_file, read_up_to, register_fd_for, report_signal, with_signals_blocked,
     };
 }
 

@@ -17,6 +17,7 @@ use crate::oci::member::Member;
 use crate::output::io::{Attachment, Input, Logger, Released, Target, WindowSize};
 use crate::view::rootfs::layers::Layer;
 use crate::view::secrets::Secrets;
+use crate::view::service::Service;
 
 /// A request for a task: what it is made from, and where its streams go.
 #[derive(Debug, Clone)]
@@ -62,6 +63,8 @@ pub struct Launch {
     pub particulars: Particulars,
     /// Secrets that only the task may read.
     pub secrets: Secrets,
+    /// What a service manager has for the command.
+    pub service: Service,
 }
 
 impl Launch {
@@ -87,6 +90,7 @@ impl Launch {
             checkpoint: None,
             particulars: Particulars::default(),
             secrets: Secrets::default(),
+            service: Service::default(),
         }
     }
 

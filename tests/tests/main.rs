@@ -76,6 +76,7 @@ mod sandbox;
 mod seccomp;
 mod secrets;
 mod security;
+mod service;
 mod shim_cgroup;
 mod shim_death;
 mod slice;

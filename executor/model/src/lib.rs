@@ -13,6 +13,7 @@ pub mod host_name;
 pub mod json;
 pub mod liveness;
 pub mod log_line;
+pub mod pid_file;
 pub mod record;
 pub mod report;
 pub mod reserve;

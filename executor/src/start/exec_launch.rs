@@ -98,6 +98,7 @@ impl Exec<'_> {
                 init: None,
                 start_mark: None,
                 preserved: self.preserved,
+                service: &[],
             };
             child::run_exec(&payload, self.namespaces, cgroup, self.is_apart, tell.as_raw_fd())
         };

@@ -154,6 +154,7 @@ impl Prepared<'_> {
                 init: init.as_ref(),
                 start_mark,
                 preserved,
+                service: &additions.service,
             };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());

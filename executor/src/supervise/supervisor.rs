@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -64,6 +65,8 @@ pub struct Config {
     pub adopt: Option<EventCounts>,
     /// Whether the process is a shim and nothing besides, whose program may be let go of page by page.
     pub only_a_shim: bool,
+    /// Sockets to listen at that the command of the first task gets (sd_listen_fds(3)): the descriptors from 3 on.
+    pub sockets: RefCell<Vec<OwnedFd>>,
 }
 
 impl Config {
@@ -86,6 +89,7 @@ impl Config {
             init: None,
             adopt: None,
             only_a_shim: false,
+            sockets: RefCell::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a process sees: its root, namespaces, networks, users and secrets.
+//! What a process sees: its root, namespaces, networks, users, secrets, and what a service manager has for it.
 
 pub(crate) mod accounts;
 pub(crate) mod idmap;
@@ -10,4 +10,5 @@ pub mod network;
 pub(crate) mod rootfs;
 pub mod sandbox_namespaces;
 pub mod secrets;
+pub mod service;
 pub(crate) mod time_namespace;

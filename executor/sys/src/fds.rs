@@ -71,6 +71,13 @@ pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
     Some(fd)
 }
 
+/// Whether the program that executed this one has left it the descriptor `number`: what was opened since is close-on-exec.
+pub fn is_handed_down(number: RawFd) -> bool {
+    // SAFETY: F_GETFD only asks whether the number is open, and for its flags.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
 /// Sets the flags of an fd that its owner keeps open.
 pub fn set_fd_flags(number: RawFd, flags: rustix::io::FdFlags) -> io::Result<()> {
     // SAFETY: only flags are set, and a number that is not open is EBADF.

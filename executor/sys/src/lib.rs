@@ -40,8 +40,8 @@ pub use absent::absent;
 pub use absent::all as all_absent;
 pub use clones::{Cloned, clone3, clones_into_cgroups, fork, fork_among_threads, go_on_beside, in_user_namespace};
 pub use fds::{
-    close_all, close_all_but, close_fd, close_fds, close_on_exec_from_3, hand_down, inherited_fd, lock_byte, place_fd,
-    place_fd_at, read_fd, register_fd, register_fd_for, set_fd_flags, write_fd,
+    close_all, close_all_but, close_fd, close_fds, close_on_exec_from_3, hand_down, inherited_fd, is_handed_down,
+    lock_byte, place_fd, place_fd_at, read_fd, register_fd, register_fd_for, set_fd_flags, write_fd,
 };
 pub use files::{read_file, read_regular_file, read_up_to, remove_if_there};
 pub use filters::{attach_device_program, seccomp_load};

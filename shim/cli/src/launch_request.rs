@@ -89,6 +89,8 @@ pub struct Wanted {
     remove: bool,
     /// The processes that the task ends with.
     pub ends_with: Vec<ProcessIdentity>,
+    /// What a service manager has for its command.
+    pub service: Option<proto::Service>,
     pub secrets: Secrets,
 }
 
@@ -100,6 +102,7 @@ impl Wanted {
             slice: args.shim.slice.clone(),
             remove,
             ends_with: Vec::new(),
+            service: None,
             secrets: Secrets::default(),
         }
     }
@@ -120,6 +123,7 @@ pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
         durable: wanted.durable,
         remove: wanted.remove,
         ends_with: wanted.ends_with,
+        service: wanted.service.into(),
         cgroup_driver: wanted.driver.to_string(),
         slice_optional: wanted.slice.as_ref().is_some_and(|slice| slice.is_optional),
         slice: wanted.slice.map(|slice| slice.name).unwrap_or_default(),
@@ -129,16 +133,17 @@ pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
     })
 }
 
-/// A shim for the task, or the exit code if a signal has come meanwhile and there is none.
+/// A shim for the task, which hands on this many sockets of ours, or the exit code if a signal has come meanwhile and there is none.
 pub async fn shim_for(
     state: &StateDir,
     id: &TaskId,
     sandbox: Option<&TaskId>,
     shim_cgroup: &ShimCgroup,
+    sockets: u32,
     replaces: bool,
     signals: &mut Signals,
 ) -> Result<std::result::Result<Up, u8>> {
-    match Up::for_task(state, id, sandbox, shim_cgroup, &Programs::default()).await {
+    match Up::for_task(state, id, sandbox, shim_cgroup, &Programs::default().handing_on(sockets)).await {
         Ok(up) => Ok(Ok(up)),
         // A shim that has just been started may have died of the same signal.
         Err(error) => match signals.next_ending_now() {

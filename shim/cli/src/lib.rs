@@ -66,9 +66,9 @@ async fn run(cli: Cli) -> Result<u8> {
         state.check()?;
     }
     match cli.command {
-        Command::Run { task, how, .. } if how.detach => start::start(&state, task, how.rm, how.json).await,
+        Command::Run { task, how, .. } if how.detach => start::start(&state, task, how.rm, how.json, None).await,
         Command::Run { task, detach, how } => run::run(&state, task, detach.detach_keys, how).await,
-        Command::Start { task, rm, json, .. } => start::start(&state, task, rm, json).await,
+        Command::Start { task, rm, json, pid_file, .. } => start::start(&state, task, rm, json, pid_file).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
         Command::Stop { tasks, signal, grace } => stop::run(&state, &tasks, signal, grace).await,

@@ -69,6 +69,11 @@ impl Up {
         programs: &Programs,
     ) -> Result<Up> {
         let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, programs, || state.create(id)).await };
+        if programs.sockets > 0 {
+            let message =
+                format!("LISTEN_FDS: the shim of sandbox {sandbox} runs already, and gets no sockets for a task");
+            return Err(Error::new(Kind::Unsupported, message).hint("start the task outside of the sandbox"));
+        }
         let shim = sandbox::of(state, sandbox, programs).await?;
         // That of this shim, also where another sandbox has the name by now.
         let its = shim.folder().clone();
@@ -95,7 +100,7 @@ impl Up {
         let binary = programs.shim()?;
         let (folder, lock) = pinned(create()?)?;
         let started = programs.sealed(&binary).and_then(|sealed| {
-            let child = spawn::spawn(&sealed, &binary, &folder, lock, shim_cgroup, Begin::Empty)?;
+            let child = spawn::spawn(&sealed, &binary, &folder, lock, shim_cgroup, Begin::Empty(programs.sockets))?;
             Ok((sealed, child))
         });
         let (sealed, mut child) = match started {

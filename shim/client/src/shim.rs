@@ -10,7 +10,7 @@ use bowline_model::folder::Record;
 use bowline_model::report::ExitReport;
 use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
-use bowline_protocol::wire::{DETACHES, ENDS_WITH, NEEDED, REMOVES, TAKES_SECRETS, from_status};
+use bowline_protocol::wire::{DETACHES, ENDS_WITH, NEEDED, REMOVES, SERVES_UNITS, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, connect_watched, patient};
@@ -209,8 +209,8 @@ impl Shim {
     /// Launches the task; answers once its program is executed.
     ///
     /// # Errors
-    /// `Unsupported` for secrets, for a task in the background that is to be removed, and for one that ends with its caller, if
-    /// the shim is of a bowline that would ignore that.
+    /// `Unsupported` for secrets, for a task in the background that is to be removed, for one that ends with its caller, and
+    /// for what a service manager has for a command, if the shim is of a bowline that would ignore that.
     pub async fn launch(&self, request: LaunchRequest) -> Result<LaunchResponse> {
         self.launch_or_break_off(request).await?
     }
@@ -227,6 +227,9 @@ impl Shim {
         }
         if !request.ends_with.is_empty() {
             self.serves(ENDS_WITH).await?;
+        }
+        if request.service.is_some() && self.member.is_some() {
+            self.serves(SERVES_UNITS).await?;
         }
         request.id.clone_from(&self.id);
         match self.client.launch(patient(), &request).await {

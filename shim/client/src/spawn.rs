@@ -36,6 +36,8 @@ pub struct Programs {
     shim: Option<PathBuf>,
     /// What is known of the shim's binary, for a program that starts many.
     known: Option<Arc<Mutex<Option<Binary>>>>,
+    /// How many sockets of ours, from descriptor 3 on, a shim that is started for a task hands to its command.
+    pub(crate) sockets: u32,
 }
 
 /// A shim's binary from which shims were started.
@@ -60,13 +62,19 @@ type FileVersion = (u64, u64, u64, (i64, i64));
 impl Programs {
     /// With the shim's binary at `shim`.
     pub fn with_shim(shim: PathBuf) -> Programs {
-        Programs { shim: Some(shim), known: None }
+        Programs { shim: Some(shim), ..Programs::default() }
     }
 
     /// Like these, for a program that starts many shims: what is known of their binary is kept from one to the next,
     /// until another is installed.
     pub fn for_many(self) -> Programs {
         Programs { known: Some(Arc::default()), ..self }
+    }
+
+    /// Like these, for a task whose command gets the descriptors from 3 on, this many: the sockets of sd_listen_fds(3), which
+    /// are not close-on-exec.
+    pub fn handing_on(self, sockets: u32) -> Programs {
+        Programs { sockets, ..self }
     }
 
     /// The copy of the shim's binary at `binary` that nobody can change.
@@ -152,9 +160,9 @@ impl Programs {
 /// What a new shim begins with.
 #[derive(Debug)]
 pub enum Begin {
-    /// Nothing: it leaves when the child's stdin closes, unless it was asked for something. Before it ends it may say there
-    /// what the removal of its task has left.
-    Empty,
+    /// Nothing but this many sockets: it leaves when the child's stdin closes, unless it was asked for something. Before it
+    /// ends it may say there what the removal of its task has left.
+    Empty(u32),
     /// What is in its folder, whose shim died: see `adopt`. At this end, its stdin, it says why it could not.
     Adopting(EventCounts, UnixStream),
 }
@@ -164,9 +172,10 @@ impl Begin {
     fn flags_and_stdin(self) -> std::io::Result<(Vec<String>, Stdio, Option<ChildStdin>)> {
         match self {
             // The end of this socket tells the shim that we are gone.
-            Begin::Empty => {
+            Begin::Empty(sockets) => {
                 let (ours, its) = UnixStream::pair()?;
-                Ok((Vec::new(), OwnedFd::from(its).into(), Some(OwnedFd::from(ours).into())))
+                let flags = if sockets == 0 { Vec::new() } else { vec!["--sockets".to_owned(), sockets.to_string()] };
+                Ok((flags, OwnedFd::from(its).into(), Some(OwnedFd::from(ours).into())))
             }
             Begin::Adopting(events, stdin) => {
                 let events: Vec<String> = events.iter().map(|(id, count)| format!("{id}={count}")).collect();

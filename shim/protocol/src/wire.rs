@@ -24,7 +24,7 @@ pub const NAME: &str = "bowline.v1.Bowline";
 
 /// How much of the service a shim of this version serves. Grows by one with each release that adds a call, a field or a
 /// meaning; a shim from before it was counted serves 0.
-pub const REVISION: u32 = 8;
+pub const REVISION: u32 = 9;
 
 /// The revision that a client must find at least: a call that came later is refused by a shim that does not know it.
 pub const NEEDED: u32 = 1;
@@ -40,6 +40,9 @@ pub const REMOVES: u32 = 7;
 
 /// The revision of a shim that stops a task with the process that asked for it.
 pub const ENDS_WITH: u32 = 8;
+
+/// The revision of a shim that hands on what a service manager has for a command.
+pub const SERVES_UNITS: u32 = 9;
 
 /// Encodes an answer that is JSON in a message.
 ///

@@ -11,8 +11,8 @@ use bowline_executor::internal::facts::Facts;
 use bowline_executor::internal::upgrade::{Manager, ManagerPart};
 use bowline_executor::secrets::Secrets;
 use bowline_executor::{
-    Attachment, BegunExec, CgroupDriver, Exec, ExecEnd, Executor, Input, Launch, Launcher, LeftAlone, Secret, Target,
-    VERSION, WindowSize,
+    Attachment, BegunExec, CgroupDriver, Exec, ExecEnd, Executor, Input, Launch, Launcher, LeftAlone, Secret,
+    Service as UnitService, Target, VERSION, WindowSize,
 };
 use bowline_model::folder::Lock;
 use bowline_model::json::handover::Fd;
@@ -253,6 +253,10 @@ fn secrets(files: Vec<proto::Secret>, env: Vec<String>) -> Secrets {
     Secrets { files: files.collect(), env }
 }
 
+fn service(sent: proto::Service) -> UnitService {
+    UnitService { notify_socket: optional(sent.notify_socket).map(PathBuf::from), env: sent.env }
+}
+
 fn optional(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -308,6 +312,7 @@ impl Service {
             slice: optional(request.slice),
             slice_optional: request.slice_optional,
             secrets: secrets(request.secrets, request.secret_env),
+            service: request.service.into_option().map(service).unwrap_or_default(),
             ..Launch::new(id, task)
         };
         let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;

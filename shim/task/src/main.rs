@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -79,6 +79,8 @@ struct Arguments {
     init: Option<PathBuf>,
     listener: RawFd,
     lock: RawFd,
+    /// How many sockets for the task's command were handed down, from 3 on.
+    sockets: RawFd,
     adopt: Option<EventCounts>,
     /// The file with what the program before this one has handed over.
     facts: Option<RawFd>,
@@ -94,7 +96,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     };
     let (mut folder, mut bowline, mut init) = (None, None, None);
     let (mut shim_cgroup, mut listener, mut lock) = (ShimCgroup::default(), LISTENER_FD, LOCK_FD);
-    let (mut adopt, mut facts, mut refused) = (None, None, None);
+    let (mut sockets, mut adopt, mut facts, mut refused) = (0, None, None, None);
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
         let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
@@ -105,6 +107,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--init" => init = Some(PathBuf::from(&value)),
             "--listener-fd" => listener = number()?,
             "--lock-fd" => lock = number()?,
+            "--sockets" => sockets = number()?,
             "--adopt" => adopt = Some(counts(&value).ok_or_else(|| usage(&format!("{flag} needs numbers of events")))?),
             TAKE_OVER => facts = Some(number()?),
             REFUSED => refused = Some(value.clone()),
@@ -113,7 +116,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     }
     let folder = folder.ok_or_else(|| usage("--folder is missing"))?;
     let systemd = Systemd::by(bowline.ok_or_else(|| usage("--bowline is missing"))?);
-    Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock, adopt, facts, refused })
+    Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock, sockets, adopt, facts, refused })
 }
 
 /// How many events there are of each task: `ID=EVENTS,…`.
@@ -130,9 +133,12 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     tracing::warn!("taken for absent: {}", bowline_executor::internal::all_absent().join(" "));
     let arguments = parse(args)?;
     let handover = arguments.facts.map(|facts| Handover::take(facts, arguments.refused.is_some())).transpose()?;
-    let (handed, entrance) = match handover {
-        Some(handover) => (Some(handover.executor), Entrance::take(handover.manager)?),
-        None => (None, first_entrance(&arguments)?),
+    let (handed, entrance, sockets) = match handover {
+        Some(handover) => (Some(handover.executor), Entrance::take(handover.manager)?, Vec::new()),
+        None => {
+            let (entrance, sockets) = first_entrance(&arguments)?;
+            (None, entrance, sockets)
+        }
     };
     let _ = rustix::thread::set_name(c"bowline-shim");
     // The shim reaps the orphans of tasks in the host's pid namespace.
@@ -145,7 +151,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let (adopt, refused) = (adopt.clone().filter(|_| !takes_over), refused.clone());
     let adopts = adopt.is_some();
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
-    let config = Config { init: init.clone(), adopt, only_a_shim: true, ..config };
+    let config = Config { init: init.clone(), adopt, only_a_shim: true, sockets: sockets.into(), ..config };
     let manager = |executor: Executor| async move {
         if takes_over {
             executor.ready().await;
@@ -169,12 +175,14 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     }
 }
 
-/// What the shim's starter has handed down.
-fn first_entrance(arguments: &Arguments) -> Result<Entrance> {
+/// What the shim's starter has handed down, with the sockets for the task's command.
+fn first_entrance(arguments: &Arguments) -> Result<(Entrance, Vec<OwnedFd>)> {
+    let sockets = 3..3 + arguments.sockets;
     // The parent may have passed on more open fds than it names.
-    close_all_but(&mut [arguments.listener, arguments.lock]);
+    close_all_but(&mut sockets.clone().chain([arguments.listener, arguments.lock]).collect::<Vec<_>>());
     let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
     let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
     let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
-    Entrance::new(listener, lock, Handed::default())
+    let sockets = sockets.map(|number| inherited_fd(number).ok_or_else(|| missing("a socket for the command")));
+    Ok((Entrance::new(listener, lock, Handed::default())?, sockets.collect::<Result<_>>()?))
 }

@@ -20,6 +20,7 @@ mod logs;
 mod metrics;
 pub mod mounts;
 mod namespaces;
+mod notify;
 mod null;
 mod seize;
 mod silent_shim;

@@ -13,6 +13,7 @@ use oci_spec::runtime::Process;
 use rustix::fs::{self, FileType};
 
 use super::environment;
+use crate::view::service::PIDS;
 
 /// Checks that the working directory is a folder, as far as possible before rights are given up, so that the error
 /// comes before the task is started.
@@ -70,6 +71,24 @@ pub fn find_after(process: &Process, closed: &CStr) -> Option<Image> {
     candidates.find(|path| path.as_os_str().as_bytes() == closed.to_bytes())?;
     let path = candidates.find(|path| matches!(examine(path), Found::Program))?;
     image(&path, args, &env).ok()
+}
+
+/// `program` with the variables of a service manager too, which name the caller by its pid; `None` where there are none.
+pub fn served(program: &Image, service: &[String]) -> Option<Image> {
+    if service.is_empty() {
+        return None;
+    }
+    let pid = rustix::process::getpid().as_raw_pid();
+    let variable = |variable: &String| match variable.split_once('=') {
+        Some((name, _)) if PIDS.contains(&name) => CString::new(format!("{name}={pid}")),
+        _ => CString::new(variable.as_str()),
+    };
+    let added: Vec<CString> = service.iter().filter_map(|said| variable(said).ok()).collect();
+    let name = |variable: &CStr| variable.to_bytes().split(|byte| *byte == b'=').next().map(<[u8]>::to_vec);
+    let is_added = |variable: &CStr| added.iter().any(|added| name(added) == name(variable));
+    let kept = program.envp().iter().filter(|variable| !is_added(variable)).cloned();
+    let envp = kept.chain(added.iter().cloned()).collect();
+    Some(Image::new(program.path().to_owned(), program.argv().to_vec(), envp))
 }
 
 fn image(path: &Path, args: &[String], env: &[String]) -> Result<Image> {

@@ -53,6 +53,9 @@ pub fn execute(
         }
     }
     let labels = own.as_ref().or(labels);
+    // Only now its pid is known.
+    let served = command::served(program, payload.service);
+    let program = served.as_ref().unwrap_or(program);
     let process = payload.process;
     scheduling::personality(payload.spec)?;
     // This only announces the profile: it holds from execve on, and what follows is still unconfined.
@@ -91,20 +94,24 @@ pub fn execute(
     if after {
         load(payload)?;
     }
-    Err(execute_in_turn(process, program))
+    Err(execute_in_turn(payload, program))
 }
 
 /// Executes `program`, or what comes after it in PATH if its user may not execute it; returns only if that fails.
-fn execute_in_turn(process: &Process, program: &Image) -> Error {
+fn execute_in_turn(payload: &Payload<'_>, program: &Image) -> Error {
     let is_closed = |error: &std::io::Error| error.raw_os_error() == Some(libc::EACCES);
     let error = program.execute();
-    let mut next = if is_closed(&error) { command::find_after(process, program.path()) } else { None };
+    let after = |program: &Image| {
+        let next = command::find_after(payload.process, program.path())?;
+        Some(command::served(&next, payload.service).unwrap_or(next))
+    };
+    let mut next = if is_closed(&error) { after(program) } else { None };
     while let Some(program) = next {
         let error = program.execute();
         if !is_closed(&error) {
             return refused(&program, &error);
         }
-        next = command::find_after(process, program.path());
+        next = after(&program);
     }
     refused(program, &error)
 }

@@ -34,6 +34,8 @@ pub struct Payload<'a> {
     pub start_mark: Option<StartMark<'a>>,
     /// How many of the starter's descriptors, from 3 on, the program gets.
     pub preserved: u32,
+    /// Variables of the program that depend on its pid: see [`Service`](crate::view::service::Service).
+    pub service: &'a [String],
 }
 
 impl Payload<'_> {

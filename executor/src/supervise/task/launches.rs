@@ -305,13 +305,12 @@ impl Supervisor {
             launch.secrets.fit(task)?;
         }
         let expecting = self.children.expect();
-        let durable = launch.durable;
         let mut plan = match launch.source.clone() {
             Source::Task(task) => match self.sandbox() {
                 None => self.plan(&id, *task, &launch).await?,
                 Some(sandbox) => self.plan_member(&sandbox, &id, *task, &launch).await?,
             },
-            Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
+            Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, launch.durable).await?,
         };
         plan.particulars = launch.particulars.clone();
         launch.secrets.lay_on(&mut plan.spec)?;
@@ -320,6 +319,7 @@ impl Supervisor {
             secrets: launch.secrets.files.clone(),
             ephemeral: plan.record.task.as_ref().and_then(|task| task.ephemeral).map(ByteSize::as_u64),
             exact_binds: !plan.is_described(),
+            service: launch.service.lay_on(&mut plan.spec, &mut plan.notes),
         };
         let (folder, owns_folder, network) = (plan.folder.clone(), plan.owns_folder, plan.record.network());
         // Written before anything is created that a crash would leave behind.
@@ -546,8 +546,8 @@ impl Supervisor {
         for (at, option) in rootfs::ignored_cgroup_options(spec, self.layout.version()) {
             tracing::warn!("mount {}: {option} has no effect: the hierarchies of the host have theirs", at.display());
         }
-        let (bundle, filter) = (plan.bundle(), filter.as_ref());
-        let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
+        let (bundle, filter, id) = (plan.bundle(), filter.as_ref(), id.as_str());
+        let sockets = self.config.sockets.take();
         let command_folders = plan.record.task.as_ref().map_or(&[][..], |task| &task.command_folders);
         let start_mark = plan.reserve.as_ref().filter(|_| plan.record.outlives_shim()).map(Reserve::start_mark);
         let prepared = Prepared {
@@ -557,13 +557,13 @@ impl Supervisor {
             cgroup: &cgroup,
             filter,
             stdio,
-            keeps_keyring,
+            keeps_keyring: plan.particulars.keeps_keyring,
             command_folders,
             init,
             additions,
             start_mark,
             successors: None,
-            preserved: 0,
+            preserved: u32::try_from(sockets.len()).unwrap_or_default(),
         };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => {

@@ -209,6 +209,12 @@ pub fn is_own(mount: &Mount, options: &Options) -> bool {
     tmpfs && inside_root::is_at(mount.destination(), "dev")
 }
 
+/// Whether the task's `/dev` is its own: what is mounted there last.
+pub fn has_own_dev(spec: &Spec) -> bool {
+    let last = spec.mounts().iter().flatten().rfind(|mount| inside_root::is_at(mount.destination(), "dev"));
+    last.is_some_and(|mount| options::of(mount).is_ok_and(|options| is_own(mount, &options)))
+}
+
 /// Makes the nodes that init cannot make itself, or has no place for: a tree with a node for each device, or with
 /// the null device alone; `None` if init needs neither. Must be called with the host's rights.
 pub fn beforehand(trees: &Trees, spec: &Spec, in_user_namespace: bool) -> Result<Option<OwnedFd>> {

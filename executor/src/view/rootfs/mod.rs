@@ -46,6 +46,7 @@ use rustix::mount::UnmountFlags;
 
 pub use bind_flags::Binds;
 pub use cgroups::ignored as ignored_cgroup_options;
+pub use devices::has_own_dev;
 pub use devices::{Null, null_apart, open_null_in_worker};
 pub use ephemeral::apply as make_ephemeral;
 use filesystem::Filesystem;
@@ -67,7 +68,7 @@ use trees::Trees;
 
 use crate::view::namespaces;
 
-/// What a root has that a configuration has no field for.
+/// What a task has that a configuration has no field for.
 #[derive(Clone, Default)]
 pub struct Additions {
     /// Files that only the user of the task's process reads.
@@ -77,6 +78,8 @@ pub struct Additions {
     pub ephemeral: Option<u64>,
     /// Whether a bind has exactly the flags that its options name, as in a bundle.
     pub exact_binds: bool,
+    /// Variables of its command alone: see [`Service`](crate::view::service::Service).
+    pub service: Vec<String>,
 }
 
 /// What init keeps when it enters its root.

@@ -21,12 +21,14 @@ use crate::commands::{attach, rm};
 use crate::exit_code::{FAILED, TIMED_OUT};
 use crate::input::args::RunArgs;
 use crate::input::args::task::TaskArgs;
+use crate::input::service::Service;
 use crate::launch_request::{
     Described, Wanted, broken_off, describe_task, launch, refused, request, shim_for, tell_notes, tell_of_interrupt,
     tell_of_slice,
 };
 use crate::reach;
 use crate::ui::detach::DetachKeys;
+use crate::ui::notify::Relay;
 use crate::ui::print::complain;
 use crate::ui::report_file::ReportFile;
 use crate::ui::session::{Happened, Session, Wish};
@@ -54,6 +56,7 @@ async fn in_foreground(
     report_file: Option<&mut ReportFile>,
 ) -> Result<u8> {
     let RunArgs { rm, json, die_with_parent, .. } = how;
+    let service = Service::of_environment()?;
     let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args, rm));
     if die_with_parent {
         (wanted.ends_with, keys) = (own_and_parent()?, DetachKeys::NONE);
@@ -67,17 +70,24 @@ async fn in_foreground(
     wanted.secrets = secrets;
     // From here on there may be something to undo.
     let mut signals = Signals::watch(&ENDING)?;
-    let mut up = match shim_for(state, &id, sandbox.as_ref(), &shim_cgroup, replaces, &mut signals).await? {
-        Ok(up) => up,
-        Err(code) => {
-            report_file.into_iter().for_each(|file| file.failed(&broken_off(&id)));
-            return Ok(code);
-        }
-    };
+    let mut up =
+        match shim_for(state, &id, sandbox.as_ref(), &shim_cgroup, service.sockets, replaces, &mut signals).await? {
+            Ok(up) => up,
+            Err(code) => {
+                report_file.into_iter().for_each(|file| file.failed(&broken_off(&id)));
+                return Ok(code);
+            }
+        };
     let outputs = outputs(&task, json);
     // A task with an init may outlive its shim, and its output goes on then.
     let through = if task.init() && !task.terminal { Through::CountedFifos } else { Through::Fifos };
     let wish = Wish { input: interactive, outputs, through, raw, keys };
+    let relay = service.relays_for(&task).map(|manager| Relay::begin(up.folder(), manager)).transpose();
+    let relay = match relay {
+        Ok(relay) => relay,
+        Err(error) => return Err(up.abandon(error)),
+    };
+    wanted.service = service.request(relay.as_ref());
     let mut session = match Session::begin(up.folder(), &wish, signals) {
         Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),
@@ -101,7 +111,9 @@ async fn in_foreground(
         }
     }
     tell_of_slice(state, up.folder(), &id).await;
-    let report = match watch(&up, &mut session, &task, &id, attached).await {
+    let seen = watch(&up, &mut session, &task, &id, attached).await;
+    drop(relay);
+    let report = match seen {
         Ok(Seen::Ended(report)) => report,
         Ok(Seen::Left) => {
             drop(session);

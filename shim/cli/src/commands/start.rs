@@ -1,38 +1,46 @@
 //! `start`: starts a task in the background, and prints its id.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
 use bowline_executor::ShimCgroup;
-use bowline_model::Result;
-use bowline_model::folder::StateDir;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::pid_file;
+use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
 
 use crate::input::args::task::TaskArgs;
+use crate::input::service::Service;
 use crate::launch_request::{
     Described, Wanted, broken_off, describe_task, launch, named, refused, request, shim_for, tell_notes,
     tell_of_interrupt, tell_of_slice,
 };
-use crate::ui::print::say;
+use crate::ui::print::{complain, say};
 use crate::ui::signals::{ENDING, Signals};
-use crate::ui::{json, progress};
+use crate::ui::{json, notify, progress};
 
 /// Runs `bowline start`: a task in the background; prints its id. With `rm`, its shim removes it once it has ended.
-pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool) -> Result<u8> {
+///
+/// A service manager that waits for it is told; `pid_file` gets the pid of the shim before that.
+pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool, pid_file: Option<PathBuf>) -> Result<u8> {
+    let service = Service::of_environment()?;
     let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args, rm));
     let sandbox = args.isolation.sandbox.clone();
     let Described { id, mut task, secrets, replaces } = describe_task(state, args).await?;
     wanted.secrets = secrets;
+    wanted.service = service.request(None);
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
     // From here on there may be something to undo.
     let mut signals = Signals::watch(&ENDING)?;
-    let mut up = match shim_for(state, &id, sandbox.as_ref(), &shim_cgroup, replaces, &mut signals).await? {
-        Ok(up) => up,
-        Err(code) => return Ok(code),
-    };
+    let mut up =
+        match shim_for(state, &id, sandbox.as_ref(), &shim_cgroup, service.sockets, replaces, &mut signals).await? {
+            Ok(up) => up,
+            Err(code) => return Ok(code),
+        };
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
     let (launched, interrupted) = progress::during(line, launch(&mut up, request(&task, wanted)?, &mut signals)).await;
     if let Some(signal) = interrupted {
@@ -42,7 +50,17 @@ pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool) -> Re
         };
         return Ok(tell_of_interrupt(&error, signal));
     }
+    if let (Ok(_), Some(file)) = (&launched, pid_file)
+        && let Err(error) = write_pid(&file, up.folder())
+    {
+        return Err(up.take_back(error).await);
+    }
     if let Ok(launched) = &launched {
+        if let Some(manager) = &service.manager
+            && let Err(error) = notify::tell_started(manager, launched.pid)
+        {
+            complain(&error.to_string(), None);
+        }
         tell_of_slice(state, up.folder(), &id).await;
         tell_notes(launched);
     }
@@ -51,6 +69,12 @@ pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool) -> Re
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(refused(replaces, error))),
     }
+}
+
+/// Writes the pid of the task's shim.
+fn write_pid(file: &Path, folder: &Folder) -> Result<()> {
+    let gone = || Error::new(Kind::WrongState, "the task was removed as it was started");
+    pid_file::write(file, folder.record()?.ok_or_else(gone)?.shim_pid)
 }
 
 /// Starts a member of a sandbox in the background, as `start` does.

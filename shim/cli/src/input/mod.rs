@@ -19,6 +19,7 @@ pub mod mounts;
 pub mod network;
 pub mod secrets;
 pub mod security;
+pub mod service;
 pub mod set;
 pub mod signal;
 pub mod switches;

@@ -5,6 +5,7 @@ pub mod detach;
 pub mod findings;
 pub mod json;
 pub mod live_view;
+pub mod notify;
 pub mod numbers;
 pub mod order;
 pub mod outcome;

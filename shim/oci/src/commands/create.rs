@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use bowline_executor::WindowSize;
-use bowline_executor::internal::{Containers, Create, Streams, close_all_but, run_call};
-use bowline_model::{Doing, Error, Kind, Result};
+use bowline_executor::internal::{Containers, Create, Streams, close_all_but, run_call, sockets_for_us};
+use bowline_model::{Doing, Error, Kind, Result, pid_file};
 use bowline_spec::id::TaskId;
 
 use super::Call;
@@ -45,10 +45,7 @@ pub struct Inherited {
 /// # Errors
 /// `Usage` for one that is asked for and not open.
 pub fn inherit(flags: &Given) -> Result<Inherited> {
-    let own = std::process::id().to_string();
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
-    let is_for_us = std::env::var("LISTEN_PID").is_ok_and(|pid| pid == own);
-    let listening = number("LISTEN_FDS").filter(|_| is_for_us).unwrap_or_default();
+    let listening = sockets_for_us();
     let preserved = listening.saturating_add(flags.number("preserve-fds")?.unwrap_or_default());
     if preserved > 65_536 {
         return Err(usage(format!("--preserve-fds: {preserved} descriptors are more than a process has")));
@@ -80,7 +77,7 @@ pub fn known(flags: &Given) -> Result<impl FnOnce(std::os::fd::BorrowedFd<'_>, i
     let socket = socket.map(|path| handing::connect("pidfd-socket", path)).transpose()?;
     Ok(move |pidfd: std::os::fd::BorrowedFd<'_>, pid: i32| {
         socket.as_ref().map_or(Ok(()), |socket| handing::send_pidfd(socket, pidfd))?;
-        pid_file.as_deref().map_or(Ok(()), |path| handing::write_pid(path, pid))
+        pid_file.as_deref().map_or(Ok(()), |path| pid_file::write(path, pid))
     })
 }
 

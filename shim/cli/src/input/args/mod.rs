@@ -98,6 +98,9 @@ pub enum Command {
         /// Print id and pid as JSON
         #[arg(long)]
         json: bool,
+        /// Write the pid of its shim to a file, for systemd's `PIDFile=`: the shim ends with the task, and stops it on SIGTERM
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "sandbox")]
+        pid_file: Option<PathBuf>,
     },
     /// Attach to a running task's streams; exit with its code if it ends
     #[command(after_help = examples::ATTACH)]

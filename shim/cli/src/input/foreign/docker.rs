@@ -123,7 +123,8 @@ const RARE: Words = &[
     (&["--annotation"], "`--label` keeps a name and a value with the task"),
     (&["--label-file"], "`--label` for each line"),
     (&["--attach", "-a"], "`-i` passes stdin on; stdout and stderr come in any case"),
-    (&["--cidfile", "--pidfile", "--conmon-pidfile", "--pod-id-file"], ID),
+    (&["--cidfile", "--pidfile", "--pod-id-file"], ID),
+    (&["--conmon-pidfile"], "`bowline start --pid-file FILE`"),
     (&["--cpu-rt-period", "--cpu-rt-runtime"], "`--realtime 10ms`, with `--realtime-period 1s`"),
     (
         &["--cpu-count", "--cpu-percent", "--isolation", "--io-maxbandwidth", "--io-maxiops"],

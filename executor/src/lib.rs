@@ -115,6 +115,7 @@ pub mod internal {
     pub use crate::hostside::strangers::check_none_in_sandbox;
     pub use crate::hostside::undo::{remove_folder, remove_unwritten, undo_bundle, undo_rest};
     pub use crate::hostside::undo_sandbox::{Undone, give_up_damaged_networks, undo_sandbox};
+    pub use crate::hostside::unit_settings::{UnitSetting, unit_settings};
     pub use crate::oci::features::features;
     pub use crate::oci::host::{compile_filter, configure, limits_of, user_ids};
     pub use crate::oci::tolerance::{LARGEST_CONFIG, process as parse_process, resources as parse_resources};

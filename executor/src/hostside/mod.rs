@@ -11,3 +11,4 @@ pub mod systemd;
 pub(crate) mod task_units;
 pub(crate) mod undo;
 pub(crate) mod undo_sandbox;
+pub mod unit_settings;

@@ -29,7 +29,7 @@ use commands::{
 use exit_code::exit_code;
 use input::args::{Cli, Command};
 use input::chosen::Chosen;
-use input::{completion, hints, misuse, switches};
+use input::{completion, hints, misuse, switches, unit};
 use ui::colour;
 use ui::print::complain;
 
@@ -47,13 +47,14 @@ pub fn main() -> ExitCode {
         return misuse::tell(&error);
     }
     colour::choose(cli.color);
+    let state = cli.state.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome =
         runtime.doing(Kind::Internal, || "cannot start the event loop").and_then(|runtime| runtime.block_on(run(cli)));
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            let error = hints::hinted(error, &matches);
+            let error = unit::hinted(hints::hinted(error, &matches), &state);
             complain(error.message(), error.hint_text());
             ExitCode::from(exit_code(error.kind()))
         }

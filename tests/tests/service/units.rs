@@ -157,3 +157,51 @@ fn a_shim_whose_pid_is_in_a_file_is_the_main_process_of_a_unit() {
     }
     host.assert_nothing_left();
 }
+
+/// Under each of these settings a task runs, or the error names the setting.
+#[test]
+fn settings_of_a_unit_are_named_where_no_task_runs_under_them() {
+    if lacks_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let state = format!("ReadWritePaths={} /var/lib", host.state().parent().expect("a folder").display());
+    let refused: [(&[&str], &str); 7] = [
+        (&["PrivateDevices=yes"], "no task runs under its unit's `PrivateDevices=`"),
+        (&["ProtectControlGroups=yes"], "no task runs under its unit's `ProtectControlGroups=`"),
+        (&["RestrictNamespaces=yes"], "no task runs under its unit's `RestrictNamespaces=`"),
+        (&["RestrictNamespaces=~user"], "no task runs under its unit's `RestrictNamespaces=`"),
+        (&["PrivateUsers=yes"], "no task runs under its unit's `PrivateUsers=`"),
+        (&["CapabilityBoundingSet=CAP_KILL"], "no task runs under its unit's `CapabilityBoundingSet=`"),
+        (&["ProtectSystem=strict"], "its unit's `ProtectSystem=strict` needs `ReadWritePaths=/run /var/lib`"),
+    ];
+    let run = |properties: &[&str], verb: &str| {
+        let properties: Vec<String> = properties.iter().map(|property| format!("--property={property}")).collect();
+        let mut flags: Vec<&str> = properties.iter().map(String::as_str).collect();
+        flags.extend(["--wait", "--pipe", "--collect"]);
+        let build = host.task("echo it runs").flag("--rm");
+        host.execute(Unit::new(&host).command(&host, &flags, &build, verb))
+    };
+    for (properties, hint) in refused {
+        let ran = run(properties, "run");
+        ran.assert_code(125);
+        assert_eq!(ran.err().lines().last(), Some(format!("hint: {hint}").as_str()), "{properties:?}: {ran}");
+    }
+    let runs: [&[&str]; 6] = [
+        &["ProtectSystem=strict", &state],
+        &["NoNewPrivileges=yes", "ProtectKernelTunables=yes", "ProtectKernelModules=yes", "ProtectKernelLogs=yes"],
+        &["ProtectHome=yes", "ProtectProc=invisible", "ProtectHostname=yes", "ProtectClock=yes"],
+        &["PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX AF_NETLINK"],
+        &[
+            "MemoryDenyWriteExecute=yes",
+            "RestrictSUIDSGID=yes",
+            "LockPersonality=yes",
+            "SystemCallArchitectures=native",
+        ],
+        &["Delegate=yes", "UMask=0777", "KeyringMode=private", "DevicePolicy=closed"],
+    ];
+    for properties in runs {
+        run(properties, "run").assert_says("it runs");
+    }
+    host.assert_nothing_left();
+}

@@ -24,3 +24,4 @@ pub mod set;
 pub mod signal;
 pub mod switches;
 pub mod task_names;
+pub mod unit;

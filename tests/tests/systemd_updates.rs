@@ -2,7 +2,7 @@
 //! what systemd writes. Returns at once on a host without systemd and cgroup v2.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, assert_shows, eventually, lacks_systemd, only_v2, show, skip, systemctl};
+use bowline_tests::harness::{Task, assert_shows, disk, eventually, lacks_systemd, only_v2, show, skip, systemctl};
 use serde_json::{Value, json};
 
 const SYSTEMD: &str = "--cgroup-driver=systemd";
@@ -75,6 +75,60 @@ fn files_without_a_property_keep_their_values_across_updates() {
     task.bowline("update", ["--unified=memory.oom.group=0", "--pids=32"]).assert_code(0);
     assert_eq!(has(), ["0", "0", "0"]);
     task.end();
+}
+
+#[test]
+fn what_has_idled_has_its_weight_again() {
+    if lacks_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    for driver in [SYSTEMD, "--cgroup-driver=cgroupfs"] {
+        let toml = "command = 'sleep'\nargs = ['1000']\ncpu.shares = 512\nunified = {'cpu.idle' = '1'}";
+        let task = host.described(toml).flag(driver).start();
+        let has = || files(&task, ["cpu.idle", "cpu.weight"]);
+        assert_eq!(has(), ["1", "0"]);
+        task.bowline("update", ["--cpu-shares=2048"]).assert_refused(125, &["cpu.weight", "idle", "cpu.idle to 0"]);
+        task.bowline("update", ["--unified=cpu.idle=0"]).assert_code(0);
+        assert_eq!(has(), ["0", "59"], "{driver}");
+        task.bowline("update", ["--cpu-shares=1024", "--unified=cpu.idle=1"]).assert_code(0);
+        assert_eq!(has(), ["1", "0"], "{driver}");
+        task.bowline("update", ["--unified=cpu.idle=0"]).assert_code(0);
+        assert_eq!((has(), &task.inspect()["differing_limits"]), (["0", "100"].map(str::to_owned), &Value::Null));
+        task.end();
+    }
+}
+
+#[test]
+fn a_raw_value_after_a_typed_one_accuses_nobody() {
+    if lacks_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let (major, minor) = disk().expect("the machine has one");
+    for driver in [SYSTEMD, "--cgroup-driver=cgroupfs"] {
+        let task = host.task("exec sleep 1000").flag(driver).flag("--cpu-shares=512").start();
+        let device = format!("/dev/block/{major}:{minor}");
+        task.bowline("update", ["--io", &*format!("{device},read_bps=1M,write_bps=1M")]).assert_code(0);
+        let raw = format!("--unified=io.max={major}:{minor} rbps=2097152");
+        task.bowline("update", [&*raw, "--unified=cpu.weight.nice=5"]).assert_code(0);
+        assert_eq!(files(&task, ["cpu.weight"]), ["33"]);
+        assert!(task.cgroup_file("", "io.max").contains("rbps=2097152 wbps=1048576"), "{driver}");
+        assert_eq!(task.inspect()["differing_limits"], Value::Null, "{driver}");
+        task.end();
+    }
+}
+
+#[test]
+fn a_limit_that_was_lifted_is_in_no_report() {
+    if lacks_systemd() || !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag(SYSTEMD).flag("--memory=50M").flag("--pids=20").start();
+    task.bowline("update", ["--memory=max", "--pids=max"]).assert_code(0);
+    let report = task.stop(["--grace=0"]);
+    assert_eq!((&report["memory_limit_bytes"], &report["pids_limit"]), (&Value::Null, &Value::Null), "{report:?}");
 }
 
 #[test]

@@ -40,19 +40,16 @@ impl Layout {
         let Some(cgroup) = self.open(path)? else { return Ok(Vec::new()) };
         let limits = self.limits(resources)?;
         let limits = if unit.is_some() { systemd::kept(limits)? } else { limits };
-        let is_idle = limits.contains(&Limit::CpuIdle(1));
         let mut asked: Vec<Write> = Vec::new();
         for limit in &limits {
             let unknown = match limit {
                 Limit::Device(_) => true,
                 // The limit of swap alone depends on the limit of memory at that time.
                 Limit::MemoryAndSwapMax { memory, .. } => self.version() == Version::V2 && memory.is_none(),
-                // What idles reads as a weight of 0.
-                Limit::CpuShares(_) | Limit::CpuWeight(_) => is_idle,
                 _ => false,
             };
             for write in if unknown { Vec::new() } else { self.writes(limit) } {
-                asked.retain(|earlier| !earlier.is_where(&write) || is_partial(&write));
+                asked.retain(|earlier| !replaces(&write, earlier) && !(limit.weighs() && earlier.file == "cpu.weight"));
                 asked.push(write);
             }
         }
@@ -64,9 +61,14 @@ impl Layout {
     }
 }
 
-/// Whether a line has other values beside this one.
-fn is_partial(write: &Write) -> bool {
-    write.line.is_some() && write.value.contains('=')
+/// Whether the later of two writes leaves nothing of the earlier one. A line may have other values beside it.
+fn replaces(later: &Write, earlier: &Write) -> bool {
+    let keys = |write: &Write| -> Vec<String> {
+        let words = write.value.split_whitespace().filter_map(|word| word.split_once('='));
+        words.map(|(key, _)| key.to_owned()).collect()
+    };
+    let later_keys = keys(later);
+    later.is_where(earlier) && keys(earlier).iter().all(|key| later_keys.contains(key))
 }
 
 fn difference(dir: BorrowedFd<'_>, write: &Write) -> Option<Difference> {

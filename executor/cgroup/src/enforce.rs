@@ -85,7 +85,11 @@ impl Layout {
         before: &LinuxResources,
         tell: impl Fn(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
-        let limits = self.limits_of(cgroup, resources)?;
+        let mut limits = self.limits_of(cgroup, resources)?;
+        if limits.contains(&Limit::CpuIdle(0)) && !limits.iter().any(Limit::weighs) {
+            // The kernel has forgotten it as the task began to idle.
+            limits.extend(limit::oci::of(before)?.into_iter().rfind(Limit::weighs));
+        }
         let before = if cgroup.unit().is_some() { self.limits(before)? } else { Vec::new() };
         self.change_to(cgroup, &limits, before, tell)
     }
@@ -98,6 +102,7 @@ impl Layout {
         before: Vec<Limit>,
         tell: impl Fn(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
+        self.check_weight(cgroup, limits)?;
         if let (Version::V2, Some(unit), Some(dir)) = (self.version(), cgroup.unit(), cgroup.dir(0)) {
             let again = self.overwritten(dir, before, limits);
             return self
@@ -110,6 +115,21 @@ impl Layout {
             cgroup.unit().map_or(Ok(()), |unit| tell(unit, systemd::of_limits(limits, self.version())))
         };
         change().inspect_err(|_| self.put_back(cgroup, old))
+    }
+
+    /// Refuses a share of CPU time for a cgroup that idles and goes on with that: the kernel does too, without a word, and
+    /// systemd would end the idling.
+    fn check_weight(&self, cgroup: &Cgroup, limits: &[Limit]) -> Result<()> {
+        let stays_idle = || {
+            let dir = self.index("cpu").and_then(|index| cgroup.dir(index));
+            dir.is_some_and(is_idle) && !limits.iter().any(|limit| matches!(limit, Limit::CpuIdle(_)))
+        };
+        match limits.iter().filter(|limit| limit.weighs()).flat_map(|limit| self.writes(limit)).next() {
+            Some(write) if stays_idle() => {
+                Err(refused(cgroup, &write, Kind::BadSpec, "it is idle: set cpu.idle to 0 too"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Changes the limits of a unit on v2. systemd is told first: it then writes all files of the unit's controllers,
@@ -125,18 +145,13 @@ impl Layout {
         let writes: Vec<(&Limit, Write)> =
             limits.iter().flat_map(|limit| self.writes(limit).into_iter().map(move |write| (limit, write))).collect();
         let mut old = OldValues::default();
-        let is_idle = read_at(dir, CPU_IDLE).is_ok_and(|text| text.trim() == "1");
+        let is_idle = is_idle(dir);
         // All that can be refused before anybody writes: a limit by systemd would kill where ours makes room.
         for (limit, write) in &writes {
             old.remember_or_default(dir, write);
             self.before(dir, limit, write, &mut old)?;
             if let Limit::Cpus(ids) | Limit::MemoryNodes(ids) = limit {
                 check_cpuset(cgroup, dir, ids, write)?;
-            }
-            // The kernel refuses it too. systemd would end the idling.
-            let weighs = matches!(limit, Limit::CpuShares(_) | Limit::CpuWeight(_));
-            if is_idle && weighs && !limits.iter().any(|limit| matches!(limit, Limit::CpuIdle(_))) {
-                return Err(refused(cgroup, write, Kind::BadSpec, "it is idle: set cpu.idle to 0 too"));
             }
         }
         if limits.iter().any(|limit| matches!(limit, Limit::CpuIdle(_))) {
@@ -198,8 +213,11 @@ impl Layout {
     }
 
     pub(crate) fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
-        let limits = limit::oci::of(resources)?;
+        let mut limits = limit::oci::of(resources)?;
         version_support::check(resources, &limits, self.version())?;
+        if limits.contains(&Limit::CpuIdle(1)) {
+            limits.retain(|limit| !limit.weighs());
+        }
         let rules = resources.devices().as_deref().unwrap_or_default();
         match self.version() {
             Version::V1 => Ok(device_list::of(rules)?.into_iter().map(Limit::Device).chain(limits).collect()),
@@ -308,6 +326,10 @@ impl Layout {
 
 /// The file that says whether a cgroup has only the CPU time that nobody else wants.
 const CPU_IDLE: &str = "cpu.idle";
+
+fn is_idle(dir: BorrowedFd<'_>) -> bool {
+    read_at(dir, CPU_IDLE).is_ok_and(|text| text.trim() == "1")
+}
 
 /// Names the field of a limit that has nothing else to be known by.
 fn in_field(error: Error, limit: &Limit) -> Error {

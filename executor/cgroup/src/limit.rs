@@ -80,6 +80,15 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// Whether it is a share of CPU time, which a task does not have that idles.
+    pub fn weighs(&self) -> bool {
+        match self {
+            Limit::CpuShares(_) | Limit::CpuWeight(_) => true,
+            Limit::Raw { file, .. } => file == "cpu.weight.nice",
+            _ => false,
+        }
+    }
+
     /// The field of the configuration that asks for what only v1 has: errors name it.
     pub fn field(&self) -> Option<&'static str> {
         Some(match self {

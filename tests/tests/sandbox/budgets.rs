@@ -292,3 +292,25 @@ fn updates_at_the_same_time_come_one_after_the_other() {
     assert_eq!((&inspected["sandbox"]["memory"]["limit"], &*sandbox.limits().memory), (&"64M".into(), "67108864"));
     task.end();
 }
+
+#[test]
+fn a_raw_limit_that_a_budget_counts_is_refused() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("budget = 'pod'").create();
+    let task = member(&sandbox, "cpu.limit = 0.5\nmemory.limit = '80M'");
+    for (raw, field) in [("memory.max=120M", "memory.limit"), ("cpu.max=80000 100000", "cpu.limit")] {
+        task.bowline("update", [&*format!("--unified={raw}")])
+            .assert_refused(125, &[raw.split('=').next().expect("a file"), field]);
+    }
+    assert_eq!(task.cgroup_file("", "memory.max"), "83886080");
+    sandbox
+        .described("command = 'true'\nunified = {'memory.max' = '64M'}")
+        .assert_refused(125, &["unified.memory.max", "memory.limit"]);
+    let idle = member(&sandbox, "unified = {'cpu.idle' = '1'}");
+    assert_eq!(idle.cgroup_file("", "cpu.idle"), "1");
+    sandbox.lose(&idle);
+    sandbox.lose(&task);
+}

@@ -289,12 +289,21 @@ impl Last {
         }
     }
 
-    /// Fills the gaps of this reading with an earlier one.
+    /// Fills the gaps of this reading with an earlier one. A limit that was read and is none is no gap.
     pub fn or(self, earlier: Last) -> Last {
+        let memory_limit_bytes = match self.memory_limit_hits {
+            Some(_) => self.memory_limit_bytes,
+            None => self.memory_limit_bytes.or(earlier.memory_limit_bytes),
+        };
+        let pids_limit = match self.pids_limit_hits {
+            Some(_) => self.pids_limit,
+            None => self.pids_limit.or(earlier.pids_limit),
+        };
         Last {
+            memory_limit_bytes,
+            pids_limit,
             cpu_usec: self.cpu_usec.or(earlier.cpu_usec),
             memory_peak_bytes: self.memory_peak_bytes.or(earlier.memory_peak_bytes),
-            memory_limit_bytes: self.memory_limit_bytes.or(earlier.memory_limit_bytes),
             memory_limit_hits: self.memory_limit_hits.or(earlier.memory_limit_hits),
             memory_high_hits: self.memory_high_hits.or(earlier.memory_high_hits),
             cpu_periods: self.cpu_periods.or(earlier.cpu_periods),
@@ -302,7 +311,6 @@ impl Last {
             throttled_usec: self.throttled_usec.or(earlier.throttled_usec),
             oom_kills: self.oom_kills.or(earlier.oom_kills),
             own_limit_met: self.own_limit_met.or(earlier.own_limit_met),
-            pids_limit: self.pids_limit.or(earlier.pids_limit),
             pids_limit_hits: self.pids_limit_hits.or(earlier.pids_limit_hits),
         }
     }

@@ -96,10 +96,13 @@ pub(super) fn memory(
     })
 }
 
+/// The most processes of a kernel of 64 bits (`PID_MAX_LIMIT`): `pids.max` takes no larger number.
+const MOST_PIDS: u64 = 1 << 22;
+
 pub(super) fn pids(most: Option<Ceiling<u64>>, whose: &str) -> Result<(), Invalid> {
     require(most != Some(Ceiling::At(0)), "pids", || format!("is 0; {whose} needs at least 1"))?;
-    require(!matches!(most, Some(Ceiling::At(pids)) if pids > i64::MAX as u64), "pids", || {
-        "is more than the kernel counts; write \"max\"".into()
+    require(!matches!(most, Some(Ceiling::At(pids)) if pids > MOST_PIDS), "pids", || {
+        format!("is more than the {MOST_PIDS} that the kernel has; write \"max\"")
     })
 }
 

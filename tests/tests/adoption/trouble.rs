@@ -74,6 +74,21 @@ fn a_shim_that_takes_long_to_take_over_is_waited_for() {
 }
 
 #[test]
+fn of_all_one_whose_lock_somebody_keeps_is_named() {
+    let host = Host::new();
+    let [kept, other] = [(); 2].map(|()| host.task("exec sleep 1000").flag("--init").start());
+    [&kept, &other].iter().for_each(|task| task.kill_shim(task.shim_pid()));
+    let lock = take_lock(kept.file("lock"));
+    // Whoever has it may be about to start a shim.
+    let ran = host.spawn(["adopt", "--all"]).finish_within(Duration::from_secs(90));
+    ran.assert_code(125);
+    assert!(ran.err().contains(&format!("in use by process {}", std::process::id())), "{ran}");
+    assert_eq!(ran.out(), format!("{}\n", other.id()));
+    drop(lock);
+    host.bowline(["adopt", "--all"]).assert_says(kept.id());
+}
+
+#[test]
 fn who_has_no_right_to_it_takes_nothing_over() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--init").start();

@@ -1,7 +1,7 @@
 //! `bowline adopt`: starts new shims for tasks and sandboxes whose shims died.
 
 use bowline_client::spawn::Programs;
-use bowline_client::{Presence, Shim, dead, find, find_or_adopt, is_overdue, runs, sandbox, why_not};
+use bowline_client::{Presence, Shim, dead, find, find_or_adopt, is_overdue, look, runs, sandbox, why_not};
 use bowline_model::folder::Record;
 use bowline_model::folder::StateDir;
 use bowline_model::{Error, Kind, Result};
@@ -44,7 +44,7 @@ pub async fn is_over(state: &StateDir, id: &TaskId, seen_before: Option<u64>) ->
     if seen(state, id) != seen_before {
         return true;
     }
-    match find(&state.folder(id), id).await {
+    match look(&state.folder(id), id).await {
         Ok(Presence::Exited(_)) => true,
         // It is being made, by what is installed, or being removed.
         Ok(Presence::Live(shim)) if shim.folder().is_sandbox() => {
@@ -74,7 +74,12 @@ async fn orphans(state: &StateDir) -> Result<Vec<Result<TaskId>>> {
             Ok(id) => {
                 let folder = state.folder(id);
                 let is_wanted = runs(&folder) || !matches!(why_not(&folder), Ok(Some(_)));
-                is_wanted && matches!(find(&folder, id).await, Ok(Presence::Dead))
+                is_wanted
+                    && match look(&folder, id).await {
+                        Ok(presence) => matches!(presence, Presence::Dead),
+                        // Somebody else has its lock: who adopts it waits for that, beside the others.
+                        Err(error) => error.kind() != Kind::NotFound,
+                    }
             }
         };
         if is_one {

@@ -184,12 +184,12 @@ fn a_tmpfs_is_an_empty_folder_in_memory() {
     let total: u64 = memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).expect("KiB");
     let ran = {
         let host = Host::new();
-        with(&host, script, &["--tmpfs=/srv:uid=1234,gid=5678,nr_inodes=99,size=50%"]).run().assert_code(0).out()
+        with(&host, script, &["--tmpfs=/srv:uid=1234,gid=5678,nr_inodes=99,size=25%"]).run().assert_code(0).out()
     };
     let lines: Vec<&str> = ran.lines().collect();
     assert_eq!(lines[..2], ["1234 5678", "99"]);
     let size: u64 = lines[2].trim_start_matches("size=").trim_end_matches('k').parse().expect("KiB");
-    assert!(size.abs_diff(total / 2) <= 4, "{size} of {total}");
+    assert!(size.abs_diff(total / 4) <= 4, "{size} of {total}");
     assert_says(&["--tmpfs=/srv:noexec"], "cp /bin/true /srv/t; /srv/t 2>/dev/null || echo no", "no");
 }
 

@@ -125,6 +125,12 @@ fn each_stream_has_a_tail_of_its_own() {
     assert_eq!(tails(&task.wait().0), ["one\n", "two\n"]);
     let task = host.task("echo one; echo two >&2").flag("--tty").start();
     assert_eq!(tails(&task.wait().0), ["one\r\ntwo\r\n", ""]);
+    // Also in the program that takes the shim's place.
+    let script = "echo one; echo two >&2; trap 'echo three; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+    let task = host.task(script).start();
+    task.wait_for_line("ready");
+    task.bowline("upgrade", []).assert_says(task.id());
+    assert_eq!(tails(&task.stop(["--grace=500s"]).0), ["one\nready\nthree\n", "two\n"]);
 }
 
 #[test]

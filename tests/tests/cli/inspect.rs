@@ -75,7 +75,7 @@ fn what_a_shim_knows_can_be_asked_for() {
     let known = of_task(&running);
     assert_eq!((&known["life"], &known["record"]["pid"]), (&"running".into(), &task.pid().into()));
     assert_eq!(known["record"]["pid_started"], started(task.pid()));
-    assert_eq!(known["output"]["tails"], json!(["ready\n"]));
+    assert_eq!(known["output"]["tails"], json!(["ready\n", ""]));
     let open = open_calls(&running);
     assert!(open.contains(&json!(["Facts", null])), "{open:?}");
     let pid = known["execs"]["1"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");

@@ -209,28 +209,36 @@ impl Overhead {
         }
     }
 
-    /// Like [`Self::enter`], where the cgroup of a shim that died may still have processes: the sandbox's helpers.
-    /// Failing to charge the shim is only logged.
+    /// Like [`Self::enter`], where a shim that died may have left the cgroup. Failing to charge the shim is only logged.
     ///
     /// # Errors
-    /// When it cannot be told whether that cgroup exists: nobody would remove it then.
+    /// As [`Self::take_over`].
     pub async fn enter_again(&self, layout: &Layout) -> Result<()> {
-        let path = self.own_path();
-        let there = if self.mode == ShimCgroup::Overhead { layout.open(&path)? } else { None };
-        let charged = match there {
-            None => self.enter(layout, || true).await,
-            Some(cgroup) => {
-                *self.entered.lock().await = Some(match self.own.get() {
-                    Some(Own::Unit(unit)) => Entered::Unit(unit.clone()),
-                    Some(Own::Path(_)) | None => Entered::Cgroup(cgroup),
-                });
-                charge(layout, &path).await
-            }
-        };
-        if let Err(error) = charged {
+        if !self.take_over(layout).await?
+            && let Err(error) = self.enter(layout, || true).await
+        {
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
         Ok(())
+    }
+
+    /// Enters the cgroup that a shim that died has left, if it is there, so that this shim removes it; it may have
+    /// processes, the sandbox's helpers. Returns whether it was there. Failing to charge the shim is only logged.
+    ///
+    /// # Errors
+    /// When it cannot be told whether that cgroup exists: nobody would remove it then.
+    pub async fn take_over(&self, layout: &Layout) -> Result<bool> {
+        let path = self.own_path();
+        let there = if self.mode == ShimCgroup::Overhead { layout.open(&path)? } else { None };
+        let Some(cgroup) = there else { return Ok(false) };
+        *self.entered.lock().await = Some(match self.own.get() {
+            Some(Own::Unit(unit)) => Entered::Unit(unit.clone()),
+            Some(Own::Path(_)) | None => Entered::Cgroup(cgroup),
+        });
+        if let Err(error) = charge(layout, &path).await {
+            tracing::error!(%error, "the shim is charged to the root cgroup");
+        }
+        Ok(true)
     }
 
     /// Removes the cgroup that was prepared ahead, if no launch came whose end would have removed it.

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, hierarchies, process_exists, storm};
+use bowline_tests::harness::{Task, eventually, hierarchies, process_exists, storm, touch, wait_for_its_cgroup};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -113,4 +113,33 @@ fn parents_made_for_a_cgroup_go_with_it_under_another_shim() {
         sandbox.rm(["-f"]);
         eventually(format_args!("{parent} goes after {another} of a sandbox"), || (!is_there()).then_some(()));
     }
+}
+
+/// The shim that died was charged in a cgroup of its own; the next one may have nothing to do but tell the end.
+#[test]
+fn the_cgroup_of_a_dead_shim_goes_with_a_task_that_has_ended() {
+    let host = Host::new();
+    let is_there = |task: &Task<'_>| {
+        let path = format!("bowline/{}", task.on_host());
+        hierarchies().iter().any(|(_, mount)| mount.join(&path).exists())
+    };
+    for init in ["--init=true", "--init=false"] {
+        let task = host.task("until [ -e /tmp/end ]; do sleep 0.02; done; exit 6").flag(init).start();
+        let (init, program) = (task.pid(), task.program_pid());
+        wait_for_its_cgroup(task.shim_pid());
+        task.kill_shim(task.shim_pid());
+        touch(program, "end");
+        eventually("it has ended", || (!process_exists(init)).then_some(()));
+        assert!(is_there(&task));
+        task.bowline("wait", []);
+        eventually("nothing of it is left", || (!is_there(&task)).then_some(()));
+        task.bowline("rm", []).assert_code(0);
+    }
+    // It ends before the next shim would have entered its cgroup.
+    let task = host.task("exec sleep 1000").start();
+    wait_for_its_cgroup(task.shim_pid());
+    task.kill_shim(task.shim_pid());
+    task.stop(["--signal=KILL"]);
+    eventually("nothing of it is left", || (!is_there(&task)).then_some(()));
+    task.bowline("rm", []).assert_code(0);
 }

@@ -195,6 +195,9 @@ impl Supervisor {
             }
             None => {}
         }
+        if sandbox.is_none() {
+            self.overhead.take_over(&self.layout).await?;
+        }
         let found = self.found_on_host(&id, plan, init, cgroup, events.get(&id).copied())?;
         let task = self.take_over_task(id.clone(), found);
         tracing::warn!(%id, "took over a task whose shim died");

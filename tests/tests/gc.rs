@@ -13,7 +13,6 @@ use bowline_tests::harness::{
     Elsewhere, Process, Ran, Task, binary, eventually, has_systemd, hierarchies, lacks_systemd, only_v2, process_exists,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -558,10 +557,7 @@ fn a_sandbox_whose_shim_died_is_undone_and_left_for_rm() {
     let (pid, cgroup, overhead) = (member.pid(), sandbox.cgroup("memory"), sandbox.overhead("memory"));
     sandbox.kill_shim();
     // As of an older bowline: it cannot be taken over.
-    let path = sandbox.file("sandbox.json");
-    let mut record: Value = serde_json::from_slice(&fs::read(&path).expect("a record")).expect("JSON");
-    record.as_object_mut().expect("an object").remove("whole");
-    fs::write(&path, record.to_string()).expect("ours");
+    sandbox.change_record(|record| drop(record.as_object_mut().expect("an object").remove("whole")));
     let said = gc(&host, ["--dry-run", sandbox.id()]);
     assert!(said.assert_code(0).out().contains(&format!("sandbox {}: its shim died", sandbox.id())), "{said}");
     assert!(cgroup.exists(), "nothing is removed yet");

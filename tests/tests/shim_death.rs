@@ -1,7 +1,35 @@
 //! A shim that dies leaves a record that says so, and `rm -f` cleans up after it.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, eventually, process_exists};
+use bowline_tests::harness::{Task, eventually, process_exists, touch};
+use serde_json::{Value, json};
+
+/// Programs that end once they are told to, and the fields of the event that tells how.
+const ENDS: [(&str, Option<i64>, Option<&str>); 2] = [
+    ("until [ -e /tmp/end ]; do sleep 0.02; done; exit 6", Some(6), None),
+    ("until [ -e /tmp/end ]; do sleep 0.02; done; kill -KILL $$", Some(137), Some("SIGKILL")),
+];
+
+/// Ends a task without its shim, which `kill` kills: its init has kept how it ended, and has ended too.
+#[track_caller]
+fn end_without_shim(task: &Task<'_>, kill: impl FnOnce()) {
+    task.wait_until_recorded();
+    let (init, program) = (task.pid(), task.program_pid());
+    kill();
+    touch(program, "end");
+    eventually("its init is gone", || (!process_exists(init)).then_some(()));
+}
+
+/// Checks which ends the journal has of the task.
+#[track_caller]
+fn assert_told(host: &Host, id: &str, code: Option<i64>, signal: Option<&str>) {
+    let told = host.bowline(["events", "--json", id]).assert_code(0).out();
+    let entries = told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let ends: Vec<Value> = entries.filter(|entry| entry["event"] == "exited").collect();
+    let [end] = &ends[..] else { panic!("one end: {told}") };
+    let fields = ["exit_code", "signal", "shim_died", "stopped_by"].map(|name| end[name].clone());
+    assert_eq!(fields, [json!(code), json!(signal), json!(code.is_none()), Value::Null], "{told}");
+}
 
 /// A task with daemons, in the host's pid namespace: nothing of it dies by itself.
 fn with_daemons(host: &Host) -> Task<'_> {
@@ -133,4 +161,86 @@ fn a_shim_asked_to_leave_stops_its_task_and_records_the_exit() {
     rustix::process::kill_process(shim, rustix::process::Signal::TERM).expect("the shim lives");
     task.wait().assert_code(6);
     assert!(task.said("stdout").ends_with("bye\n"));
+}
+
+#[test]
+fn whoever_removes_a_task_tells_the_exit_that_its_init_has_kept() {
+    let host = Host::new();
+    for verb in [&["rm"][..], &["rm", "-f"], &["rm", "--exited"], &["gc"]] {
+        for (script, code, signal) in ENDS {
+            let removes = if verb == ["gc"] { "--rm=true" } else { "--rm=false" };
+            let task = host.task(script).flag("--init").flag(removes).start();
+            end_without_shim(&task, || task.kill_shim(task.shim_pid()));
+            let id = if verb.contains(&"--exited") { None } else { Some(task.id()) };
+            host.bowline(verb.iter().copied().chain(id)).assert_code(0);
+            assert!(!task.file("").exists(), "{verb:?}");
+            assert_told(&host, task.id(), code, signal);
+            let ended = format!("it ended with {}", code.expect("it is kept"));
+            task.bowline("wait", []).assert_refused(125, &["was removed", &ended]);
+        }
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn gc_writes_the_exit_that_init_has_kept() {
+    let host = Host::new();
+    for (script, code, signal) in ENDS {
+        let task = host.task(script).flag("--init").start();
+        end_without_shim(&task, || task.kill_shim(task.shim_pid()));
+        task.bowline("gc", []).assert_code(0);
+        assert_eq!(task.status(), "exited");
+        let explained = task.bowline("explain", []).assert_code(0).out();
+        assert!(explained.contains("ended by itself") || explained.contains("SIGKILL"), "{explained}");
+        let report = task.wait();
+        assert_eq!((&report["exit_code"], &report["signal"]), (&json!(code), &json!(signal)));
+        assert!(report["started_at"].as_str() < report["exited_at"].as_str(), "{report:?}");
+        task.bowline("gc", []).assert_says("");
+        task.bowline("rm", []).assert_code(0);
+        assert_told(&host, task.id(), code, signal);
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn an_exit_that_nobody_has_kept_stays_unknown() {
+    let host = Host::new();
+    let (script, ..) = ENDS[0];
+    for verb in ["rm", "gc"] {
+        let task = host.task(script).toml("init = false").start();
+        end_without_shim(&task, || task.kill_shim(task.shim_pid()));
+        task.bowline(verb, []).assert_code(0);
+        if verb == "gc" {
+            assert_eq!(task.status(), "dead");
+            task.bowline("rm", []).assert_code(0);
+        }
+        assert_told(&host, task.id(), None, None);
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn the_exit_of_a_member_is_told_though_the_sandbox_lost_its_shim() {
+    let host = Host::new();
+    let (script, code, signal) = ENDS[0];
+    for way in ["rm", "sandbox rm", "gc of the member", "gc of the sandbox"] {
+        let sandbox = host.sandbox().create();
+        let member = sandbox.task(script).flag("--init").start();
+        end_without_shim(&member, || sandbox.kill_shim());
+        match way {
+            "rm" => drop(member.bowline("rm", []).assert_code(0)),
+            "sandbox rm" => {}
+            _ => {
+                if way == "gc of the sandbox" {
+                    // As of an older bowline: it cannot be taken over.
+                    sandbox.change_record(|record| drop(record.as_object_mut().expect("an object").remove("whole")));
+                }
+                host.bowline(["gc", if way == "gc of the member" { member.id() } else { sandbox.id() }]).assert_code(0);
+                member.wait().assert_code(6);
+            }
+        }
+        sandbox.rm(["-f"]);
+        assert_told(&host, member.id(), code, signal);
+    }
+    host.assert_nothing_left_without_rm();
 }

@@ -21,6 +21,7 @@
 //! rename; `record` defines their form. A damaged file is `Damaged`, and keeps nobody from the
 //! others. Must not: start anything new.
 
+mod kept_exit;
 mod lock;
 mod removal;
 mod state_dir;
@@ -48,6 +49,7 @@ use crate::reserve::{self, Put, Reserve};
 use crate::trust;
 
 pub use crate::record::{Container, History, Record, died_with_shim};
+pub use kept_exit::stored_end;
 pub use lock::{Lock, Owner};
 pub use state_dir::{LASTING, StateDir};
 
@@ -219,11 +221,6 @@ impl Folder {
     /// The path of the shim's socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join("shim.sock")
-    }
-
-    /// Where `bowline-init` stores how the workload has ended: see `init_program`.
-    pub fn status(&self) -> PathBuf {
-        self.path.join("status")
     }
 
     /// The path of a file in the folder.

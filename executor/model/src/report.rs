@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use bowline_spec::signal::Signal;
 use bowline_sys::Ended;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,11 @@ impl ExitReport {
         let health = self.health.as_ref().map(|health| Health { log: VecDeque::new(), ..health.clone() });
         ExitReport { stdout_tail: None, stderr_tail: None, health, ..self.clone() }
     }
+}
+
+/// A signal's name as reports have it, such as `SIGTERM`; its number where it has none.
+pub fn signal_name(number: i32) -> String {
+    Signal::from_number(number).map_or_else(|| number.to_string(), |signal| format!("SIG{}", signal.name()))
 }
 
 /// Output of a task that its own file could not take.

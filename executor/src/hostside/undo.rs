@@ -14,7 +14,7 @@ use std::time::Duration;
 use bowline_cgroup::{self as cgroup, Cgroup, Layout, Permit, Unit};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::events::Event;
-use bowline_model::folder::{Folder, Lock, RECORD, Record, died_with_shim};
+use bowline_model::folder::{Folder, Lock, RECORD, Record};
 use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
@@ -564,7 +564,7 @@ pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitR
         Err(error) if error.kind() == Kind::Damaged => None,
         exit => exit?,
     };
-    let exit = exit.unwrap_or_else(|| died_with_shim(record.as_ref()));
+    let exit = exit.unwrap_or_else(|| folder.report_after_death(record.as_ref()));
     undone.and(unmounted)?;
     Ok((record.and_then(|record| record.pid), exit))
 }

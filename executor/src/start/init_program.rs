@@ -12,13 +12,10 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt as _;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::ExitStatus;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_model::folder::Folder;
+use bowline_model::folder::{Folder, stored_end};
 use bowline_model::json::handover::Fd;
 use bowline_model::trust;
 use bowline_sys::proc_stat::{self, ProcStat};
@@ -150,7 +147,7 @@ impl InitWatch {
 
     /// How the workload has ended, if it has and init has stored it.
     pub fn workload_ended(&self) -> Option<Ended> {
-        stored_in(&self.status)
+        stored_end(&self.status)
     }
 }
 
@@ -173,7 +170,7 @@ pub fn reopen(pid: i32, folder: &Folder) -> Result<Kept> {
     let numbers: Option<Vec<RawFd>> = words.map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect();
     match numbers.as_deref() {
         Some([_, _, notify, outputs @ ..]) => Ok(Kept {
-            watch: open_pipe(pid, *notify)?.map(|notify| InitWatch::new(open_status(folder)?, notify)).transpose()?,
+            watch: open_pipe(pid, *notify)?.map(|notify| InitWatch::new(folder.open_status()?, notify)).transpose()?,
             outputs: outputs.iter().map(|fd| open_pipe(pid, *fd)).collect::<Result<_>>()?,
         }),
         // It has ended, and has no command line any more.
@@ -230,25 +227,4 @@ fn open_pipe(pid: i32, fd: RawFd) -> Result<Option<OwnedFd>> {
     };
     let opened = open().map_err(io::Error::from);
     sys::unless_gone(opened).doing(Kind::Internal, || format!("cannot open pipe {fd} of a task's {NAME}"))
-}
-
-fn open_status(folder: &Folder) -> Result<File> {
-    let path = folder.status();
-    trust::open(File::options().read(true), &path).doing(Kind::Internal, || format!("cannot read {}", path.display()))
-}
-
-/// How the workload of the task in `folder` has ended, if that is known: its init has stored it.
-pub fn workload_ended(folder: &Folder) -> Option<Ended> {
-    stored_in(&open_status(folder).ok()?)
-}
-
-/// What a `bowline-init` has stored in the file that it has mapped.
-fn stored_in(status: &File) -> Option<Ended> {
-    let mut stored = [0; bowline_init::PAGE];
-    status.read_exact_at(&mut stored, 0).ok()?;
-    let status = ExitStatus::from_raw(bowline_init::status(u64::from_ne_bytes(stored))?);
-    Some(match status.signal() {
-        Some(signal) => Ended::Signaled(signal),
-        None => Ended::Exited(status.code().unwrap_or_default()),
-    })
 }

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use bowline_executor::internal::{PastShim, kill_shim, remove_unwritten, undo_rest, until_free};
 use bowline_executor::{LeftAlone, undo};
-use bowline_model::folder::died_with_shim;
 use bowline_model::folder::{Folder, Lock, Owner};
 use bowline_model::report::ExitReport;
 use bowline_model::{Doing as _, Error, Kind, Result};
@@ -49,7 +48,7 @@ pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result
             }
             Presence::Exited(report) => return Ok(*report),
             Presence::Dead if may_run(folder) || folder.never_ran() => return Err(dead(folder, id)),
-            Presence::Dead => return Ok(died_with_shim(folder.record()?.as_ref())),
+            Presence::Dead => return Ok(folder.report_after_death(folder.record()?.as_ref())),
             Presence::Starting => return Err(starting(id)),
         }
     }

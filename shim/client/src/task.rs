@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use bowline_executor::ExecOutcome;
-use bowline_model::folder::died_with_shim;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::health::Health;
 use bowline_model::report::ExitReport;
@@ -98,7 +97,7 @@ impl Task {
             Presence::Live(shim) => shim,
             Presence::Exited(report) => return Ok(plain(Status::Exited, Some(report))),
             Presence::Dead => {
-                let report = died_with_shim(self.folder.record()?.as_ref());
+                let report = self.folder.report_after_death(self.folder.record()?.as_ref());
                 return Ok(plain(Status::Exited, Some(Box::new(report))));
             }
             Presence::Starting => return Ok(plain(Status::Created, None)),

@@ -244,6 +244,15 @@ impl<'h> Sandbox<'h> {
         kernel::is_frozen(&self.cgroup("freezer"))
     }
 
+    /// Changes its record, as its shim would have written it.
+    #[track_caller]
+    pub fn change_record(&self, change: impl FnOnce(&mut Value)) {
+        let path = self.file("sandbox.json");
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).expect("a record")).expect("JSON");
+        change(&mut record);
+        fs::write(path, record.to_string()).expect("ours");
+    }
+
     /// Kills its shim, as a crash would, and waits until that is gone; somebody may have a new one started at once.
     #[track_caller]
     pub fn crash_shim(&self) {

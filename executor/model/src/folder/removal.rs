@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::lock::Found;
-use super::{EVENTS, Folder, LOCK, Lock, Owner, ROOTFS, cannot, died_with_shim};
+use super::{EVENTS, Folder, LOCK, Lock, Owner, ROOTFS, cannot};
 use crate::events::{Entry, Event, Journal};
 use crate::report::ExitReport;
 
@@ -110,7 +110,7 @@ impl Folder {
         if record.is_none() && !written.iter().any(|entry| matches!(entry.event, Event::Started { .. })) {
             return Vec::new();
         }
-        let exited = Event::of_exit(&died_with_shim(record.as_ref()));
+        let exited = Event::of_exit(&self.report_after_death(record.as_ref()));
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 

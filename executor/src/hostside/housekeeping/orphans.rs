@@ -433,10 +433,17 @@ impl Cgroups {
         }
         let found = found_before(&folder);
         let mut errors = Vec::new();
-        errors.extend(match left.id.parse() {
-            Ok(id) if left.what == What::Sandbox => undo_sandbox(state, &id, &self.systemd).err(),
-            _ => undo(&folder, &self.systemd).err(),
-        });
+        match left.id.parse() {
+            Ok(id) if left.what == What::Sandbox => {
+                errors.extend(undo_sandbox(state, &id, &self.systemd).err());
+                let members = state.members(&id)?;
+                errors.extend(members.iter().filter_map(|member| state.folder(member).write_kept_exit().err()));
+            }
+            _ => {
+                errors.extend(undo(&folder, &self.systemd).err());
+                errors.extend(folder.write_kept_exit().err());
+            }
+        }
         for path in left.cgroups.iter().filter(|path| found.as_ref() != Some(path)) {
             errors.extend(self.destroy_if(path, Some(&permit)).err());
         }

@@ -162,7 +162,8 @@ impl Supervisor {
             return Err(by_anyone("its launch was not complete, and its command was never started"));
         }
         let cgroup = self.cgroup_of(&record)?;
-        if init.is_some() && cgroup.is_none() {
+        // One that has ended needs none, also before somebody reaps it.
+        if init.is_some() && cgroup.is_none() && record.runs() {
             let removed = folder.removal_hint();
             let hint = format!("run the command where the task was started; if there is none there either, {removed}");
             return Err(refused(
@@ -308,7 +309,7 @@ impl Supervisor {
         let claim = claim(&plan, &init)?;
         let entrance = init.as_ref().map(|live| entrance(live, &plan)).transpose()?.unwrap_or_default();
         // Its init says so once, while no shim listened. It may have been ended since.
-        let end = workload_ended(&plan).map(End::now);
+        let end = plan.folder.kept_end(&plan.record).map(End::now);
         let init_lost = plan.record.reused_pid().filter(|_| init.is_none());
         if let Some(why) = &init_lost {
             tracing::warn!(%id, "{why}: what is left in the task's cgroup is ended, and the task counts as ended");
@@ -443,15 +444,10 @@ pub fn entrance(live: &Live, plan: &LaunchPlan) -> Result<Entrance> {
 fn claim(plan: &LaunchPlan, init: &Option<Live>) -> Result<Claim> {
     let claim = Claim::new(plan.record.pid.unwrap_or_default());
     let Some(live) = init else {
-        claim.reaped(End::now(workload_ended(plan).unwrap_or(Ended::Unknown)));
+        claim.reaped(End::now(plan.folder.kept_end(&plan.record).unwrap_or(Ended::Unknown)));
         return Ok(claim);
     };
     claim_by_pidfd(live)
-}
-
-/// How the task's program has ended, as far as its init has stored it.
-fn workload_ended(plan: &LaunchPlan) -> Option<Ended> {
-    plan.record.init.then(|| init_program::workload_ended(&plan.folder)).flatten()
 }
 
 /// The claim on the end of another process's child.

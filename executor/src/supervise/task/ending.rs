@@ -5,11 +5,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::{Error, Kind, Result};
-use bowline_model::report::{ExitReport, OomFacts, StoppedBy};
+use bowline_model::report::{ExitReport, OomFacts, StoppedBy, signal_name};
 use bowline_model::reserve::Put;
 use bowline_model::stats;
 use bowline_model::stats::enforcement;
-use bowline_spec::signal::Signal;
 use bowline_sys::Ended;
 
 use super::Task;
@@ -330,8 +329,4 @@ impl Task {
         }
         error
     }
-}
-
-fn signal_name(number: i32) -> String {
-    Signal::from_number(number).map_or_else(|| number.to_string(), |signal| format!("SIG{}", signal.name()))
 }

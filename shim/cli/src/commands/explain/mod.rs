@@ -28,7 +28,6 @@ use bowline_executor::internal::LogFiles;
 use bowline_executor::internal::proc_stat::{self, ProcStat};
 use bowline_model::events::{Event, Reader};
 use bowline_model::folder::StateDir;
-use bowline_model::folder::died_with_shim;
 use bowline_model::log_line::{LogLine, LogStream};
 use bowline_model::stats::Stats;
 use bowline_model::trust;
@@ -143,7 +142,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     }
     if facts.status == "dead" {
         facts.never_ran = folder.never_ran();
-        facts.exit = Some(died_with_shim(folder.record()?.as_ref()));
+        facts.exit = Some(folder.report_after_death(folder.record()?.as_ref()));
         facts.shim_said = end_of(&folder.file("shim.log")).ok();
         facts.no_new_shim = no_new_shim;
     }

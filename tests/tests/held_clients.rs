@@ -226,6 +226,32 @@ fn a_stopped_launcher_is_named_and_its_sandbox_lives() {
     sandbox.rm(["-f"]);
 }
 
+/// Without its record nothing tells which shim the task had.
+#[test]
+fn rm_f_of_a_damaged_task_names_who_has_its_lock() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    task.kill_shim(task.shim_pid());
+    let mut flock = host.command("flock");
+    flock.arg("--no-fork").arg(task.file("lock")).args(["/bin/sh", "-c", "echo held; exec sleep 1000"]);
+    let keeper = host.spawn_command(flock);
+    keeper.wait_for_out("held");
+    keeper.signal(Signal::STOP);
+    let process = format!("process {} (sleep), which somebody has stopped", keeper.pid());
+    for damaged in [false, true] {
+        if damaged {
+            std::fs::write(task.file("task.json"), "").expect("ours");
+        }
+        let ran = task.bowline("rm", ["-f"]);
+        ran.assert_refused(125, &[task.id(), "is in use", &process]);
+        assert!(!ran.err().contains("rm -f"), "{ran}");
+    }
+    keeper.signal(Signal::KILL);
+    keeper.finish();
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
 /// Held up after each call by which it looks into the task's folder or asks its shim.
 #[test]
 fn stop_succeeds_where_somebody_else_removes_its_task() {

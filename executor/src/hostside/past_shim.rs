@@ -110,8 +110,13 @@ impl PastShim {
 pub fn kill_shim(folder: &Folder) -> Result<()> {
     let id = folder.name();
     let what = || format!("cannot kill the shim of {id}");
-    let sandbox = folder.sandbox()?;
-    let task = folder.record()?;
+    // Without its record nothing tells whether it is the shim that has the lock.
+    let kept = |error: Error| match holder(folder, None).filter(|_| error.kind() == Kind::Damaged) {
+        Some(pid) => kept(&format!("{}: {} is in use", error.message(), folder.path().display()), pid),
+        None => error,
+    };
+    let sandbox = folder.sandbox().map_err(kept)?;
+    let task = folder.record().map_err(kept)?;
     let overhead = task.as_ref().and_then(|task| task.overhead.clone());
     let pid = match (&sandbox, task) {
         (Some(record), _) => record.shim_pid,

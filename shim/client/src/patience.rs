@@ -140,8 +140,9 @@ fn shim_of(folder: &Folder) -> Option<i32> {
 /// the lock, has nothing to do with it: for a member that is its sandbox's.
 pub(crate) fn kept_or_silent(folder: &Folder, id: &str) -> Error {
     let shim = shim_of(folder);
-    let is_other = |pid: &i32| shim.is_some_and(|shim| shim != *pid) && !is_named_shim(*pid);
-    let has_ended = matches!(folder.exit(), Ok(Some(_))) || shim.is_some_and(|shim| proc_stat::started(shim).is_none());
+    // A damaged record names none.
+    let is_other = |pid: &i32| shim != Some(*pid) && !is_named_shim(*pid);
+    let has_ended = matches!(folder.exit(), Ok(Some(_))) || shim.is_none_or(|shim| proc_stat::started(shim).is_none());
     let other = holder(folder, shim).filter(|pid| is_other(pid) && has_ended);
     let what = || format!("{} is in use", folder.path().display());
     other.map_or_else(|| silent(id), |pid| kept(&what(), pid))

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Task, process_exists};
+use bowline_tests::harness::{Ran, Task, eventually, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::damaged_records::{assert_ended, edit, read};
@@ -233,4 +234,51 @@ fn a_cgroup_or_a_pid_that_no_task_has_is_named() {
     edit(&task.file("task.json"), |record| drop(record.as_object_mut().expect("fields").remove("pid")));
     task.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn who_names_another_folder_in_its_record_is_not_given_up() {
+    let host = Host::new();
+    let other = host.task("exec sleep 1000").start();
+    for pids in ["host", "new"] {
+        let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\ninit = false";
+        let toml = if pids == "host" { format!("{toml}\nnamespaces.pid = 'host'") } else { toml.to_owned() };
+        let task = host.described(&toml).start();
+        task.wait_for_line("ready");
+        let (init, all, whole) = (task.pid(), task.all_processes(), read(&task.file("task.json")));
+        task.kill_shim(task.shim_pid());
+        edit(&task.file("task.json"), |record| record["folder"] = json!(other.id()));
+        let refused = || {
+            let ran = task.bowline("rm", ["-f"]);
+            ran.assert_refused(125, &["`folder`", other.id(), "another task"]);
+            assert!(ran.err().contains(&format!("write \"{}\" into `folder`", task.id())), "{ran}");
+            host.bowline(["gc", task.id()]).assert_says("");
+        };
+        refused();
+        assert!(all.iter().all(|pid| process_exists(*pid)));
+        if pids == "host" {
+            kill_process(Pid::from_raw(init).expect("a pid"), Signal::KILL).expect("it lives");
+            eventually("its init is gone", || (!process_exists(init)).then_some(()));
+            refused();
+        }
+        fs::write(task.file("task.json"), whole).expect("ours");
+        task.bowline("rm", ["-f"]).assert_code(0);
+        assert_ended(&all);
+    }
+    // Of which nothing lives, there is nothing to give up.
+    let task = host.task("exec sleep 1000").start();
+    let pids = task.all_processes();
+    task.kill_shim(task.shim_pid());
+    edit(&task.file("task.json"), |record| record["folder"] = json!(other.id()));
+    for pid in &pids {
+        // The first may take the others with it.
+        let _ = kill_process(Pid::from_raw(*pid).expect("a pid"), Signal::KILL);
+    }
+    eventually("it has ended", || (!pids.iter().any(|pid| process_exists(*pid))).then_some(()));
+    task.bowline("rm", ["-f"]).assert_code(0);
+    other.exec("echo well").assert_says("well");
+    other.end();
+    for path in [format!("/bowline/{}", task.on_host()), format!("/bowline-overhead/{}", task.on_host())] {
+        host.bowline(["cgroup", "destroy", &path]);
+    }
 }

@@ -23,6 +23,7 @@
 
 mod kept_exit;
 mod lock;
+mod misplaced;
 mod removal;
 mod state_dir;
 
@@ -39,7 +40,7 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::events::{self, Entry, Event, Reader};
 use crate::host_name;
@@ -51,6 +52,7 @@ use crate::trust;
 pub use crate::record::{Container, History, Record, died_with_shim};
 pub use kept_exit::stored_end;
 pub use lock::{Lock, Owner};
+pub use misplaced::Misplaced;
 pub use state_dir::{LASTING, StateDir};
 
 /// The record of the task.
@@ -90,17 +92,6 @@ pub struct Folder {
     path: PathBuf,
     /// See [`Folder::pinned`].
     pinned: Option<Arc<Pin>>,
-}
-
-/// A folder whose record is that of another name.
-#[derive(Debug)]
-pub struct Misplaced {
-    /// Whether there is a folder of that name: else this one was moved.
-    pub is_copy: bool,
-    /// The cgroups that its record names.
-    pub cgroups: Vec<String>,
-    /// The error for whoever wants the task.
-    pub error: Error,
 }
 
 /// One folder, whatever has its name later.
@@ -248,38 +239,6 @@ impl Folder {
             self.check_name(record.as_ref().and_then(|record| record.folder.as_deref())).map(|()| record)
         });
         record.map_err(|error| self.hinted(error, "rm"))
-    }
-
-    /// Checks that the record is not of another folder than the one it is in.
-    ///
-    /// # Errors
-    /// `Damaged` for a copy, and for a folder that was moved.
-    pub(crate) fn check_name(&self, recorded: Option<&str>) -> Result<()> {
-        let name = self.name();
-        // One that is being removed begins with a dot.
-        let Some(of) = recorded.filter(|of| *of != name && !name.starts_with('.')) else { return Ok(()) };
-        let (path, there) = (self.path.display(), self.path.with_file_name(of));
-        let message = format!("{path} was the folder of {of}, by `folder` in its record: it was copied or moved");
-        let hint = match there.exists() {
-            true => format!("`bowline {} -f {name}` removes this copy alone", self.removal()),
-            false => format!("move it back to {}", there.display()),
-        };
-        Err(Error::new(Kind::Damaged, message).hint(hint))
-    }
-
-    /// What was copied or moved here from the folder of another name.
-    pub fn misplaced(&self) -> Option<Misplaced> {
-        #[derive(Deserialize)]
-        struct Named {
-            folder: Option<String>,
-            cgroup: String,
-            overhead: Option<String>,
-        }
-        let path = self.file(if self.is_sandbox() { SANDBOX_RECORD } else { RECORD });
-        let Named { folder, cgroup, overhead } = record::parse(&trust::read(&path).ok()?, &path).ok()?;
-        let error = self.check_name(folder.as_deref()).err()?;
-        let is_copy = self.path.with_file_name(folder?).exists();
-        Some(Misplaced { is_copy, cgroups: [cgroup].into_iter().chain(overhead).collect(), error })
     }
 
     /// Whether the launch of a task with a folder of ours has got beyond its record, and the task has no report yet.

@@ -18,10 +18,10 @@ use bowline_model::folder::{Folder, Lock, RECORD, Record};
 use bowline_model::report::ExitReport;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
-use bowline_spec::unit;
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
+use crate::hostside::copies;
 use crate::hostside::owners::{Shims, is_taken};
 use crate::hostside::systemd::Systemd;
 use crate::oci::bundle;
@@ -114,7 +114,7 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
 /// # Errors
 /// One that was moved: nothing else tells what the task had.
 pub(crate) fn misplaced(folder: &Folder) -> Result<Option<LeftAlone>> {
-    match folder.misplaced() {
+    match copies::misplaced(folder) {
         Some(of) if of.is_copy => {
             Ok(Some(vec![format!("what its record names is left alone: {}", of.error.message())]))
         }
@@ -342,6 +342,12 @@ impl Places<'_> {
         match started {
             Some((pid, at)) if is_older(pid, at) => {
                 let path = self.layout.path_of(pid).unwrap_or_default();
+                let above = self.folder.sandbox_by_socket();
+                match copies::elsewhere(self.layout, self.folder, above.as_ref(), &path.to_string_lossy()) {
+                    Some(other) if other.is_there => return Ok(()),
+                    Some(other) => return Err(other.error),
+                    None => {}
+                }
                 let path = path.display();
                 Err(Error::new(
                     Kind::Internal,
@@ -494,17 +500,15 @@ pub(crate) fn is_anothers_place(folder: &Folder, record: &Record) -> bool {
         return *path != format!("{}/{}", sandbox.cgroup, sandbox.folder_of(&id));
     }
     let own = record.sandbox.as_ref().map_or(&*id, TaskId::as_str);
-    let above = Path::new(path).ancestors().filter_map(Path::to_str);
-    let places = above.filter_map(SandboxPlace::of_path).filter(|place| place.prefix() == OURS);
-    let unit = path.rsplit('/').next().and_then(|name| name.strip_prefix("bowline-")?.strip_suffix(".scope"));
-    let mut names = places.map(|place| place.id().to_owned()).chain(unit.and_then(unit::unescaped));
     // A description may name a place below another's.
     let is_described = is_asked(folder, record);
     let has_it = |name: &str| {
         let other = beside(name.strip_suffix(&*mark).unwrap_or(name));
         other.record().is_ok_and(|other| other.is_some_and(|other| other.cgroup == *path))
     };
-    names.any(|name| name != own && name != format!("{own}{mark}") && (!is_described || has_it(&name)))
+    copies::is_elsewhere(folder, own, path)
+        || copies::names(path)
+            .any(|name| name != own && name != format!("{own}{mark}") && (!is_described || has_it(&name)))
 }
 
 /// Whether the cgroup of a container's record is the one that its configuration asks for.

@@ -15,6 +15,7 @@ use bowline_spec::place::{OURS, SandboxPlace};
 use bowline_sys as sys;
 use bowline_sys::proc_stat::{self, ProcStat};
 
+use crate::hostside::copies;
 use crate::hostside::memory_min;
 use crate::hostside::owners::is_taken;
 use crate::hostside::systemd::Systemd;
@@ -47,13 +48,18 @@ pub fn cgroups<'a>(
     let is_ours = |path: &String| {
         overheads_of(id, &record.mark).contains(path) || expected.iter().flatten().any(|its| its == path)
     };
-    let overhead = record.overhead.as_ref().filter(|path| keep(path, (!is_ours(path)).then_some(elsewhere)));
+    let why = |path: &String| match is_ours(path) {
+        true => copies::is_elsewhere(folder, id, &record.cgroup).then_some(TAKEN),
+        false => Some(elsewhere),
+    };
+    let overhead = record.overhead.as_ref().filter(|path| keep(path, why(path)));
     ([own, overhead], alone)
 }
 
 /// Why the cgroup that is at the place of the record in `folder`, if any, is not taken for the sandbox's.
 fn is_anothers(record: &SandboxRecord, layout: &Layout, folder: &Folder) -> Option<&'static str> {
-    let is_taken = || record.identity.is_some() && is_taken(layout, folder, &record.cgroup);
+    let is_elsewhere = || copies::is_elsewhere(folder, &folder.name(), &record.cgroup);
+    let is_taken = || record.identity.is_some() && is_taken(layout, folder, &record.cgroup) || is_elsewhere();
     record.is_anothers(layout).or_else(|| is_taken().then_some(TAKEN))
 }
 

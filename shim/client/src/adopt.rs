@@ -13,6 +13,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use bowline_executor::ShimCgroup;
+use bowline_executor::internal::misplaced;
 use bowline_model::folder::{EventCounts, Owner};
 use bowline_model::folder::{Folder, Lock, StateDir};
 use bowline_model::liveness::OTHER_CGROUPS;
@@ -89,6 +90,9 @@ pub async fn live(folder: &Folder, id: &str, programs: &Programs) -> Result<Shim
 /// runs on untouched then.
 pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<bool> {
     let Some(Orphan { folder, shim_cgroup, events, is_named_elsewhere }) = orphan(folder)? else { return Ok(false) };
+    if let Some(misplaced) = misplaced(&folder) {
+        return Err(misplaced.error);
+    }
     if !rustix::process::geteuid().is_root() {
         return Ok(false);
     }

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use bowline_executor::internal::{PastShim, kill_shim, remove_unwritten, undo_rest, until_free};
+use bowline_executor::internal::{PastShim, kill_shim, misplaced, remove_unwritten, undo_rest, until_free};
 use bowline_executor::{LeftAlone, undo};
 use bowline_model::folder::{Folder, Lock, Owner};
 use bowline_model::report::ExitReport;
@@ -199,7 +199,7 @@ pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Program
 }
 
 async fn ended(folder: &Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<How> {
-    if let Some(misplaced) = folder.misplaced() {
+    if let Some(misplaced) = misplaced(folder) {
         return match folder.owner()? {
             Owner::Nobody(lock) if force && misplaced.is_copy => Ok(How::Dead(lock, force)),
             _ => Err(misplaced.error),

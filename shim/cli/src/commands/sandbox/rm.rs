@@ -1,7 +1,7 @@
 //! `sandbox rm`: removes the members, then the sandbox, then their records.
 
 use bowline_executor::internal::{
-    Undone, check_none_in_sandbox, give_up_damaged_networks, kill_shim, undo_sandbox, until_free,
+    Undone, check_none_in_sandbox, give_up_damaged_networks, kill_shim, misplaced, undo_sandbox, until_free,
 };
 use bowline_model::folder::{Folder, Lock, Owner, StateDir};
 use bowline_model::{Doing, Error, Kind, Result};
@@ -59,7 +59,7 @@ pub async fn remove_in(state: &StateDir, folder: &Folder, id: &TaskId, force: bo
 /// Removes the sandbox that is in this folder, which is pinned: a later one of the same name is left alone.
 async fn remove_this(state: &StateDir, folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
     // A shim that has the folder itself would remove the sandbox of the other name.
-    if let Some(misplaced) = folder.misplaced()
+    if let Some(misplaced) = misplaced(folder)
         && !(force && misplaced.is_copy && matches!(folder.owner()?, Owner::Nobody(_)))
     {
         return Err(misplaced.error);

@@ -1,7 +1,9 @@
 //! Several state folders on one host: the same id in two of them is two tasks.
 
+use std::process::Command;
+
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, assert_cgroup_is_below, binary, eventually, process_exists};
+use bowline_tests::harness::{Ran, assert_cgroup_is_below, binary, cgroup_of, eventually, process_exists};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Another state folder of this host's, as a flag.
@@ -153,13 +155,114 @@ fn cleaning_up_ends_no_task_of_another_state_folder() {
     assert!(ran.err().contains(&name) && ran.err().contains("another state folder"), "{ran}");
     assert!(process_exists(pid));
     task.exec("echo well").assert_says("well");
-    // What is left without a process is nobody's.
+    // What is left without a process is for that folder's `gc` too.
     task.kill_shim(task.shim_pid());
     task.bowline("rm", ["-f"]).assert_code(0);
-    host.bowline(["cgroup", "ensure", &format!("/bowline/{name}")]).assert_code(0);
-    let out = host.bowline(["gc", &other, &name]).assert_code(0).out();
-    assert!(out.contains(&name), "{out}");
-    assert!(host.cgroup(&format!("/bowline/{name}")).there().is_empty());
+    let path = format!("/bowline/{name}");
+    for by_hand in [false, true] {
+        host.bowline(["cgroup", "ensure", &path]).assert_code(0);
+        let ran = host.bowline(["gc", &other, &name]);
+        assert_eq!(ran.assert_code(0).out(), "", "{ran}");
+        assert!(ran.err().contains("another state folder"), "{ran}");
+        assert!(ran.err().contains(&format!("`bowline cgroup destroy {path}`")), "{ran}");
+        match by_hand {
+            true => host.bowline(["cgroup", "destroy", &path]).assert_code(0),
+            false => host.bowline(["gc", task.id()]).assert_code(0),
+        };
+        assert!(host.cgroup(&path).there().is_empty());
+    }
+}
+
+/// Without a process the cgroups of a dead sandbox look like leftovers, and its own state folder needs them.
+#[test]
+fn cleaning_up_ends_no_sandbox_of_another_state_folder() {
+    let host = Host::new();
+    let other = other(&host);
+    let (empty, used) = (host.sandbox().create(), host.sandbox().create());
+    let member = used.task("exec sleep 1000").start();
+    for sandbox in [&empty, &used] {
+        sandbox.kill_shim();
+        let ran = host.bowline(["gc", &other]);
+        assert!(!ran.out().contains(&sandbox.on_host()) && !ran.err().contains(&sandbox.on_host()), "{ran}");
+        let ran = host.bowline(["gc", &other, &sandbox.on_host()]);
+        assert_eq!(ran.assert_code(0).out(), "", "{ran}");
+        assert!(ran.err().contains("another state folder"), "{ran}");
+        host.bowline(["adopt", sandbox.id()]).assert_code(0);
+        assert_eq!(sandbox.status(), "ready");
+    }
+    member.exec("echo well").assert_says("well");
+    empty.rm([]);
+    used.rm(["-f"]);
+}
+
+#[test]
+fn a_copied_state_folder_gives_up_nothing_but_the_copies() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let sandbox = host.sandbox().flag("--share-pid").create();
+    let member = sandbox.task("exec sleep 1000").start();
+    let pids = [task.pid(), member.pid(), sandbox.pause_pid(), sandbox.shim_pid()];
+    let charged = cgroup_of(sandbox.shim_pid());
+    let is_well = || {
+        assert!(pids.iter().all(|pid| process_exists(*pid)));
+        task.exec("echo well").assert_says("well");
+        member.exec("echo well").assert_says("well");
+        assert_eq!(cgroup_of(sandbox.shim_pid()), charged);
+    };
+    let copy = host.work().join("copy");
+    let state = format!("--state={}", copy.display());
+    let of_copy = |args: &[&str]| host.bowline(args.iter().copied().chain([&*state]));
+    let anew = || {
+        let copied = Command::new("cp").arg("-aT").args([&host.state(), &copy]).status().expect("cp");
+        assert!(copied.success());
+    };
+    for damaged in [false, true] {
+        anew();
+        for (id, verb) in [(task.id(), &["rm"][..]), (member.id(), &["rm"]), (sandbox.id(), &["sandbox", "rm"])] {
+            let (file, is_task) = (if verb.len() == 1 { "task.json" } else { "sandbox.json" }, verb.len() == 1);
+            if damaged {
+                std::fs::write(copy.join(id).join(file), "").expect("ours");
+            } else {
+                let ran = of_copy(&[verb, &[id]].concat());
+                ran.assert_refused(125, &["is a copy", "another state folder"]);
+                let hint = format!("`bowline {} -f {id}` removes this copy alone", verb.join(" "));
+                assert!(ran.err().contains(&hint) && !ran.err().contains("ends"), "{ran}");
+                if is_task {
+                    of_copy(&["stop", id]).assert_refused(125, &["is a copy"]);
+                    of_copy(&["adopt", id]).assert_refused(125, &["is a copy"]);
+                }
+            }
+            of_copy(&["gc", id]).assert_says("");
+            let ran = of_copy(&[verb, &["-f", id]].concat());
+            ran.assert_code(0);
+            assert!(!copy.join(id).exists(), "{ran}");
+            is_well();
+        }
+        std::fs::remove_dir_all(&copy).expect("ours");
+    }
+    // Nobody knows whether the other folder is there: what lives is not given up.
+    anew();
+    task.kill_shim(task.shim_pid());
+    let ran = of_copy(&["rm", "-f", task.id()]);
+    ran.assert_refused(125, &["is a copy", "another state folder"]);
+    assert!(copy.join(task.id()).exists() && !ran.err().contains("destroy"), "{ran}");
+    task.exec("echo well").assert_says("well");
+    task.end();
+    sandbox.rm(["-f"]);
+}
+
+#[test]
+fn a_copy_of_the_default_state_folder_ends_nothing() {
+    let host = Host::new();
+    let id = host.new_id();
+    let script = "mount -t tmpfs none /run && mkdir -m 700 /run/bowline && unset BOWLINE_STATE && \
+                  \"$0\" start --name $1 -- sleep 1000 >/dev/null && cp -a /run/bowline /run/copy && \
+                  \"$0\" --state /run/copy rm -f $1 && test ! -e /run/copy/$1 && \"$0\" exec $1 -- echo well; \
+                  \"$0\" rm -f $1";
+    let mut command = host.command("unshare");
+    command.args(["--mount", "--propagation=private", "/bin/sh", "-c", script]).arg(binary("bowline")).arg(&id);
+    let ran = host.execute(command);
+    assert!(ran.out().contains("well"), "{ran}");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 
 mod configuration;
 mod orphans;
+mod other_folders;
 mod unit_cgroup;
 
 use std::collections::BTreeMap;

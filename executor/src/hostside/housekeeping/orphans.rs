@@ -22,8 +22,10 @@ use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, PodPlace, SandboxPlace};
 use serde::Serialize;
 
+use super::other_folders::{Others, recorded};
 use super::unit_cgroup::of_scope;
 use super::{Cgroups, place_of, unit_of};
+use crate::hostside::copies::misplaced;
 use crate::hostside::memory_min;
 use crate::hostside::owners::{self, Shims};
 use crate::hostside::undo::{cgroups_of, found_before, is_in_doubt, readable, undo};
@@ -91,6 +93,9 @@ pub struct Left {
     /// Whether it is left alone: a pod that is not known to be alive and has an owner, or what a new shim can take over.
     #[serde(skip)]
     pub owned: bool,
+    /// Whether it is of another state folder, which is there or not known to be gone.
+    #[serde(skip)]
+    pub elsewhere: bool,
 }
 
 /// The result of clearing an orphan.
@@ -198,13 +203,11 @@ impl Cgroups {
         let taken_over: Vec<&String> = left.iter().filter(|left| left.owned).flat_map(|left| &left.cgroups).collect();
         candidates.retain(|candidate| alive.is_some() || !taken_over.iter().any(|path| candidate.has_gone_with(path)));
         left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate, alive.is_some())));
+        let others = Others::of(state);
         for one in left.iter_mut().filter(|one| one.folder.is_none() && one.what != What::Pod && !one.owned) {
-            // A task that runs can go on under a new shim, which that state folder starts.
-            if let Some(other) = state.other_owner_of(&one.name)
-                && one.processes > 0
-            {
-                one.owned = true;
-                one.why = format!("it is of {other}, where `bowline --state` finds it");
+            if let Some(whose) = one.cgroups.first().and_then(|path| others.owner(&self.layout, &one.name, path)) {
+                (one.owned, one.elsewhere) = (true, true);
+                one.why = format!("it is of {whose}");
             }
         }
         if !sees_all() {
@@ -335,7 +338,7 @@ impl Cgroups {
             (_, None) => format!("no shim lives, and no folder in {} is there, for {there}", state.path().display()),
         };
         let why = with_processes(why, processes);
-        Left { what, id, name, why, cgroups: vec![path], processes, folder: None, owned }
+        Left { what, id, name, why, cgroups: vec![path], processes, folder: None, owned, elsewhere: false }
     }
 
     /// What a dead shim has left of the task in `folder`, if anything.
@@ -345,9 +348,9 @@ impl Cgroups {
             let pids: BTreeSet<i32> = cgroups.iter().flat_map(|path| self.layout.processes_at(path)).collect();
             let why = with_processes(why.to_owned(), pids.len());
             let (id, name, folder) = (id.to_string(), folder.name_on_host(), Some(folder.path().to_owned()));
-            Left { what, id, name, why, cgroups, processes: pids.len(), folder, owned }
+            Left { what, id, name, why, cgroups, processes: pids.len(), folder, owned, elsewhere: false }
         };
-        if let Some(misplaced) = folder.misplaced() {
+        if let Some(misplaced) = misplaced(folder) {
             let there: Vec<String> = its.into_iter().map(|candidate| candidate.path).collect();
             return (!there.is_empty()).then(|| left(there, misplaced.error.message(), true));
         }
@@ -451,13 +454,6 @@ impl Cgroups {
     }
 }
 
-/// The cgroups that the record in `folder` names, whosever they are.
-fn recorded(folder: &Folder) -> Vec<String> {
-    let task = readable(folder).ok().and_then(|(record, _)| record).map(|record| (record.cgroup, record.overhead));
-    let sandbox = folder.sandbox().ok().flatten().map(|record| (record.cgroup, record.overhead));
-    task.into_iter().chain(sandbox).flat_map(|(own, overhead)| [Some(own), overhead]).flatten().collect()
-}
-
 /// The folder that a sandbox of this id would have.
 fn folder_of(state: &StateDir, what: What, id: &str) -> Option<Folder> {
     Some(state.folder(&id.parse().ok().filter(|_| what != What::Pod)?))
@@ -551,6 +547,7 @@ fn remains(state: &StateDir) -> Vec<Left> {
         processes: 0,
         folder: Some(path),
         owned: false,
+        elsewhere: false,
     };
     all.map(left).collect()
 }

@@ -40,8 +40,17 @@ pub async fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
         settle(Err(error), &mut code);
     }
     for one in left {
+        if one.elsewhere && args.ids.is_empty() {
+            continue;
+        }
         if one.owned {
-            complain(&format!("{} {} is left alone: {}", one.what.as_str(), one.id, one.why), None);
+            let path = one.cgroups.first().filter(|_| one.elsewhere);
+            let hint = path.map(|path| {
+                format!(
+                    "`bowline gc` with `--state` of that folder removes it; if that folder is gone, `bowline cgroup destroy {path}`"
+                )
+            });
+            complain(&format!("{} {} is left alone: {}", one.what.as_str(), one.id, one.why), hint.as_deref());
             continue;
         }
         let line = format!("{} {}: {}", one.what.as_str(), one.id, one.why);
@@ -98,5 +107,6 @@ fn overdue(folder: &Folder, id: &TaskId) -> Left {
         processes: 0,
         folder: Some(folder.path().to_owned()),
         owned: false,
+        elsewhere: false,
     }
 }

@@ -1,0 +1,56 @@
+//! Cgroups that are of another state folder: they are for a `gc` of that one.
+//!
+//! ```text
+//!   cgroup ─► a folder is stored with it ─► is there? ─┐
+//!         └─► name ─► with a mark ─────────────────────┼─► of another state folder
+//!                 └─► without ─► in the default one? ──┘
+//! ```
+//!
+//! A mark does not tell where its state folder is, so nobody knows whether that is gone. Must not: change anything.
+
+use std::path::Path;
+
+use bowline_cgroup::Layout;
+use bowline_model::folder::{Folder, StateDir};
+use bowline_model::host_name;
+
+use crate::hostside::owners::is_same;
+use crate::hostside::undo::readable;
+
+/// The other state folders, as one of them sees them.
+pub(super) struct Others<'a> {
+    state: &'a StateDir,
+    /// The cgroups of what is in the default state folder, where that is another one.
+    of_default: Vec<String>,
+}
+
+impl Others<'_> {
+    pub(super) fn of(state: &StateDir) -> Others<'_> {
+        let default = StateDir::new(host_name::DEFAULT);
+        let ids = if state.mark().is_empty() { Vec::new() } else { default.all_ids().unwrap_or_default() };
+        Others { state, of_default: ids.iter().flat_map(|id| recorded(&default.folder(id))).collect() }
+    }
+
+    /// The other state folder that the cgroup at `path` is of, by its `name` on the host or by what is stored with it.
+    pub(super) fn owner(&self, layout: &Layout, name: &str, path: &str) -> Option<String> {
+        let named = |folder: &Path| format!("the state folder {}", folder.display());
+        let stored = layout.owners_around(path).into_iter().filter(|(of, _)| Path::new(of).starts_with(path));
+        let others =
+            stored.filter_map(|(_, owner)| owner.exists().then(|| owner.parent().map(Path::to_owned)).flatten());
+        if let Some(other) = others.into_iter().find(|state| !is_same(state, self.state.path())) {
+            return Some(named(&other));
+        }
+        // An id in the default state folder may look like one with a mark.
+        let is_own = || self.state.mark().is_empty() && self.state.path().join(name).exists();
+        let in_default = || self.of_default.iter().any(|its| Path::new(its).starts_with(path));
+        let by_name = self.state.other_owner_of(name).filter(|_| !is_own());
+        by_name.or_else(|| in_default().then(|| named(Path::new(host_name::DEFAULT))))
+    }
+}
+
+/// The cgroups that the record in `folder` names, whosever they are.
+pub(super) fn recorded(folder: &Folder) -> Vec<String> {
+    let task = readable(folder).ok().and_then(|(record, _)| record).map(|record| (record.cgroup, record.overhead));
+    let sandbox = folder.sandbox().ok().flatten().map(|record| (record.cgroup, record.overhead));
+    task.into_iter().chain(sandbox).flat_map(|(own, overhead)| [Some(own), overhead]).flatten().collect()
+}

@@ -4,6 +4,7 @@
 //! Each test names its own: others run at the same time, and have orphans too.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -567,4 +568,18 @@ fn a_sandbox_whose_shim_died_is_undone_and_left_for_rm() {
     assert_eq!(sandbox.status(), "dead");
     gc(&host, ["--dry-run", sandbox.id()]).assert_says("");
     sandbox.rm([]);
+}
+
+#[test]
+fn a_cgroup_whose_name_is_no_utf8_is_told_and_left_alone() {
+    let host = Host::new();
+    let mut name = host.new_id().into_bytes();
+    name.extend(b"\xff\xfe");
+    let beside = host.cgroup("/bowline").there().into_iter().next().expect("some task has been here");
+    let folder = beside.join(std::ffi::OsStr::from_bytes(&name));
+    fs::create_dir(&folder).expect("root may");
+    let ran = gc(&host, ["--dry-run"]);
+    let told = format!("cgroup {} is left alone: bowline gives no such name", name.escape_ascii());
+    assert!(ran.assert_code(0).err().contains(&told), "{ran}");
+    fs::remove_dir(&folder).expect("it is there, and empty");
 }

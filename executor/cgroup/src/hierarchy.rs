@@ -1,6 +1,7 @@
 //! One mounted hierarchy: makes, opens and removes a path in it.
 
 use std::cell::OnceCell;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -137,9 +138,13 @@ impl Hierarchy {
 
     /// The names of the cgroups directly below `path`, as far as they are UTF-8; none if `path` does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
+        self.names_below(path).into_iter().filter_map(|name| name.into_string().ok()).collect()
+    }
+
+    /// Like [`Hierarchy::children`], with the names that are no UTF-8.
+    pub fn names_below(&self, path: &str) -> Vec<OsString> {
         let below = if path == "/" { "." } else { &path[1..] };
-        let names = open_dir(&self.dir, Path::new(below)).map(|dir| tree::names_below(dir.as_fd()));
-        names.unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok()).collect()
+        open_dir(&self.dir, Path::new(below)).map(|dir| tree::names_below(dir.as_fd())).unwrap_or_default()
     }
 
     /// Whether a process is at `path`, where this is a v1 hierarchy.

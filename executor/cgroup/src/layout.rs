@@ -246,7 +246,7 @@ impl Layout {
     /// `AlreadyExists` for one that has such; those of [`Layout::create_or_use`].
     pub fn create_or_use_with_devices(&self, path: &str) -> Result<Cgroup> {
         let devices = self.index("devices").filter(|_| self.version == Version::V1);
-        if devices.is_some_and(|index| !self.hierarchies[index].children(path).is_empty()) {
+        if devices.is_some_and(|index| !self.hierarchies[index].names_below(path).is_empty()) {
             let message = format!("cgroup {path} exists already, with cgroups below it");
             return Err(Error::new(Kind::AlreadyExists, message)
                 .hint("the kernel changes no device rules of such a one: remove those below it, or choose another"));

@@ -218,6 +218,7 @@ impl Cgroups {
                     "its shim may live in another pid namespace than this command: run it in the first one".to_owned();
             }
         }
+        left.extend(self.unnamed());
         left.extend(remains(state));
         left.sort_by(|a, b| (a.what, &a.id).cmp(&(b.what, &b.id)));
         Ok(left)

@@ -1,4 +1,4 @@
-//! Cgroups that are of another state folder: they are for a `gc` of that one.
+//! Cgroups that are of another state folder, which are for a `gc` of that one; and those of nobody that bowline knows.
 //!
 //! ```text
 //!   cgroup ─► a folder is stored with it ─► is there? ─┐
@@ -8,12 +8,16 @@
 //!
 //! A mark does not tell where its state folder is, so nobody knows whether that is gone. Must not: change anything.
 
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bowline_cgroup::Layout;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::host_name;
+use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
 
+use super::{Cgroups, Left, What};
 use crate::hostside::owners::is_same;
 use crate::hostside::undo::readable;
 
@@ -45,6 +49,32 @@ impl Others<'_> {
         let in_default = || self.of_default.iter().any(|its| Path::new(its).starts_with(path));
         let by_name = self.state.other_owner_of(name).filter(|_| !is_own());
         by_name.or_else(|| in_default().then(|| named(Path::new(host_name::DEFAULT))))
+    }
+}
+
+impl Cgroups {
+    /// The cgroups beside those of bowline's that have a name that it gives to none.
+    pub(super) fn unnamed(&self) -> Vec<Left> {
+        let mut found = BTreeMap::new();
+        for (above, what) in [(OURS, What::Cgroup), (OVERHEAD, What::Overhead)] {
+            for hierarchy in self.layout.hierarchies() {
+                for name in hierarchy.names_below(&format!("/{above}")) {
+                    let is_named = |name: &str| SandboxPlace::of_path(&format!("/{above}/{name}")).is_some();
+                    if !name.to_str().is_some_and(is_named) {
+                        let folder = hierarchy.mount().join(above).join(&name);
+                        found.entry((above, name)).or_insert((what, folder));
+                    }
+                }
+            }
+        }
+        let left = |((_, name), (what, folder)): ((_, std::ffi::OsString), (What, std::path::PathBuf))| {
+            let id = name.as_bytes().escape_ascii().to_string();
+            let folder = folder.as_os_str().as_bytes().escape_ascii();
+            let why = format!("bowline gives no such name to {folder}: it is for whoever has made it");
+            let name = id.clone();
+            Left { what, id, name, why, cgroups: Vec::new(), processes: 0, folder: None, owned: true, elsewhere: false }
+        };
+        found.into_iter().map(left).collect()
     }
 }
 

@@ -42,7 +42,7 @@ pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
     assert_cgroup_is, assert_cgroup_is_below, cgroup_of, child_pids, children_of, disk, fds_of, hierarchies, hierarchy,
-    holders_of, is_frozen, lacks, name_of, namespace_of, only_v2, process_exists, set_frozen, status_lines,
+    holders_of, is_frozen, lacks, name_of, namespace_of, only_v2, process_exists, set_frozen, status_lines, take_lock,
     unix_sockets, wait_for_its_cgroup,
 };
 pub use limits::{Limits, weight};
@@ -109,15 +109,6 @@ pub fn eventually<T>(what: impl std::fmt::Display, mut fact: impl FnMut() -> Opt
         // A look that takes long, as on an emulated processor, must not keep the fact itself from its time.
         std::thread::sleep(Duration::from_millis(5).max(asked.elapsed()));
     }
-}
-
-/// The lock at `path`, once whoever may still hold it has let it go.
-#[track_caller]
-pub fn take_lock(path: impl AsRef<Path>) -> fs::File {
-    let path = path.as_ref();
-    let lock = fs::File::options().write(true).create(true).truncate(false).open(path).expect("a lock of ours");
-    eventually(format_args!("nobody holds {}", path.display()), || lock.try_lock().ok());
-    lock
 }
 
 /// Says that a test was not run, past the test runner's capture, and why; an

@@ -49,7 +49,7 @@ impl Layout {
                 _ => false,
             };
             for write in if unknown { Vec::new() } else { self.writes(limit) } {
-                asked.retain(|earlier| !replaces(&write, earlier) && !(limit.weighs() && earlier.file == "cpu.weight"));
+                asked.retain(|earlier| !(replaces(&write, earlier) || limit.weighs() && earlier.file == "cpu.weight"));
                 asked.push(write);
             }
         }

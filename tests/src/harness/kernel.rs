@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::eventually;
+
 /// Every mounted cgroup hierarchy: its controllers as `/proc/PID/cgroup` names
 /// them (nothing for v2), and where it is.
 pub fn hierarchies() -> Vec<(String, PathBuf)> {
@@ -130,6 +132,15 @@ pub fn holders_of(held: &fs::File) -> Vec<String> {
     let mounted = mounts.lines().filter(|line| line.split(' ').nth(3) == Some(&wanted));
     holders.extend(mounted.map(|line| format!("mount {line}")));
     holders
+}
+
+/// The lock at `path`, once whoever may still hold it has let it go.
+#[track_caller]
+pub fn take_lock(path: impl AsRef<Path>) -> fs::File {
+    let path = path.as_ref();
+    let lock = fs::File::options().write(true).create(true).truncate(false).open(path).expect("a lock of ours");
+    eventually(format_args!("nobody holds {}", path.display()), || lock.try_lock().ok());
+    lock
 }
 
 /// What each open fd of a process is.

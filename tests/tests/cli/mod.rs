@@ -10,4 +10,5 @@ mod ps;
 mod report_file;
 mod several;
 mod stats;
+mod volumes;
 mod watch;

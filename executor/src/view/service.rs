@@ -23,7 +23,7 @@ const NOTIFY: &str = "/dev/notify";
 pub struct Service {
     /// A datagram socket in the task's folder, which the command finds by its variable `NOTIFY_SOCKET`.
     pub notify_socket: Option<PathBuf>,
-    /// Variables of the command, as `KEY=value`. That of a variable in [`PIDS`] is the command's own pid.
+    /// Variables of the command, as `KEY=value`. `LISTEN_PID` and `WATCHDOG_PID` get the pid of the command.
     pub env: Vec<String>,
 }
 

@@ -71,8 +71,8 @@ pub struct ExitReport {
     pub pids_limit_hits: Option<u64>,
     /// How many processes were killed at the task's end; null where init's end made the kernel kill them, uncounted.
     pub processes_killed: Option<u64>,
-    /// The last 4 KiB of stdout, or of the terminal.
-    #[serde(default)]
+    /// The last 4 KiB of stdout, or of the terminal. In the report of an earlier bowline, of both streams.
+    #[serde(default, alias = "output_tail")]
     pub stdout_tail: Option<String>,
     /// The last 4 KiB of stderr.
     #[serde(default)]

@@ -17,7 +17,7 @@ use bowline_spec::place::{OURS, SandboxPlace};
 use bowline_spec::unit;
 
 use crate::hostside::owners::{Shims, is_same};
-use crate::hostside::undo::readable;
+use crate::hostside::records::Recorded;
 
 /// What a folder is a copy of, or was moved from: its own name, or its state folder, is another one.
 pub fn misplaced(folder: &Folder) -> Option<Misplaced> {
@@ -36,10 +36,7 @@ fn of_another_state(folder: &Folder) -> Option<Misplaced> {
     if !folder.is_in_state_folder() || matches!(folder.exit(), Ok(Some(_))) {
         return None;
     }
-    let task = readable(folder).ok().and_then(|(record, _)| record);
-    let task = task.map(|of| (of.sandbox, of.cgroup, of.overhead));
-    let sandbox = || folder.sandbox().ok().flatten().map(|of| (None, of.cgroup, of.overhead));
-    let (above, path, overhead) = task.or_else(sandbox)?;
+    let Recorded { sandbox: above, cgroup: path, overhead } = Recorded::of(folder)?;
     let layout = cgroup::detect().ok()?;
     // One that is gone is nobody's.
     let cgroup = layout.open(&path).ok().flatten()?;
@@ -84,9 +81,7 @@ fn marked_elsewhere(folder: &Folder, own: &str, path: &str) -> Option<String> {
 /// bowline named cgroups by the id alone in every state folder.
 fn is_in_default(folder: &Folder, path: &str) -> bool {
     let there = Folder::at(Path::new(host_name::DEFAULT).join(folder.name()));
-    let task = || readable(&there).ok().and_then(|(record, _)| record).map(|record| record.cgroup);
-    let sandbox = || there.sandbox().ok().flatten().map(|record| record.cgroup);
-    task().or_else(sandbox).is_some_and(|its| Path::new(path).starts_with(its))
+    Recorded::of(&there).is_some_and(|its| Path::new(path).starts_with(its.cgroup))
 }
 
 /// Whether another state folder has the cgroup at `path`, which a record in `folder` names, by the name on the host.

@@ -7,6 +7,7 @@ pub(crate) mod memory_min;
 pub(crate) mod owners;
 pub(crate) mod past_shim;
 pub mod probe;
+pub(crate) mod records;
 pub(crate) mod strangers;
 pub mod systemd;
 pub(crate) mod task_units;

@@ -23,6 +23,7 @@ use jiff::Timestamp;
 
 use crate::hostside::copies;
 use crate::hostside::owners::{Shims, is_taken};
+use crate::hostside::records::readable;
 use crate::hostside::systemd::Systemd;
 use crate::oci::bundle;
 use crate::start::hooks;
@@ -223,16 +224,6 @@ pub(crate) fn found_before(folder: &Folder) -> Option<String> {
     let (cgroup, made) = task.or_else(sandbox)?;
     let parts = cgroup.split('/').count() - 1;
     made.values().any(|existed| *existed == parts).then_some(cgroup)
-}
-
-/// The record of a task, or the part of a damaged record that says where its cgroups are; and the damage.
-pub(crate) fn readable(folder: &Folder) -> Result<(Option<Record>, Option<Error>)> {
-    match folder.record() {
-        Err(error) if error.kind() == Kind::Damaged => {
-            Ok((folder.salvaged_record().filter(|_| folder.misplaced().is_none()), Some(error)))
-        }
-        record => record.map(|record| (record, None)),
-    }
 }
 
 /// The places where only bowline makes the cgroups of a task. They are searched if the task's

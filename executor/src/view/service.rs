@@ -5,8 +5,7 @@
 //!                            └──► the command's variables, which no other process of the task has
 //! ```
 //!
-//! Must not: listen at the socket, which is its
-//! caller's.
+//! Must not: listen at the socket, which is its caller's.
 
 use std::path::PathBuf;
 use std::process;

@@ -287,6 +287,14 @@ impl Up {
         &self.folder
     }
 
+    /// The pid of a shim of the task's own, which we have started.
+    pub fn own_shim(&self) -> Option<i32> {
+        match &self.by {
+            By::Us(child) => i32::try_from(child.id()).ok(),
+            By::Sandbox(_) | By::Nobody => None,
+        }
+    }
+
     /// Lets the shim go on without us; returns the task's folder. Whether it was our child or not, it lives as long as
     /// what it has launched, and its end is collected: see `children`.
     pub fn let_go(self) -> Folder {

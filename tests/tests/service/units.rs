@@ -166,14 +166,15 @@ fn settings_of_a_unit_are_named_where_no_task_runs_under_them() {
     }
     let host = Host::new();
     let state = format!("ReadWritePaths={} /var/lib", host.state().parent().expect("a folder").display());
+    let needed = format!("the unit's `ProtectSystem=strict` needs `{state}`");
     let refused: [(&[&str], &str); 7] = [
-        (&["PrivateDevices=yes"], "no task runs under its unit's `PrivateDevices=`"),
-        (&["ProtectControlGroups=yes"], "no task runs under its unit's `ProtectControlGroups=`"),
-        (&["RestrictNamespaces=yes"], "no task runs under its unit's `RestrictNamespaces=`"),
-        (&["RestrictNamespaces=~user"], "no task runs under its unit's `RestrictNamespaces=`"),
-        (&["PrivateUsers=yes"], "no task runs under its unit's `PrivateUsers=`"),
-        (&["CapabilityBoundingSet=CAP_KILL"], "no task runs under its unit's `CapabilityBoundingSet=`"),
-        (&["ProtectSystem=strict"], "its unit's `ProtectSystem=strict` needs `ReadWritePaths=/run /var/lib`"),
+        (&["PrivateDevices=yes"], "remove `PrivateDevices=` from the unit: no task can run with it"),
+        (&["ProtectControlGroups=yes"], "remove `ProtectControlGroups=` from the unit: no task can run with it"),
+        (&["RestrictNamespaces=yes"], "remove `RestrictNamespaces=` from the unit: no task can run with it"),
+        (&["RestrictNamespaces=~user"], "remove `RestrictNamespaces=` from the unit: no task can run with it"),
+        (&["PrivateUsers=yes"], "remove `PrivateUsers=` from the unit: no task can run with it"),
+        (&["CapabilityBoundingSet=CAP_KILL"], "remove `CapabilityBoundingSet=` from the unit: no task can run with it"),
+        (&["ProtectSystem=strict"], &needed),
     ];
     let run = |properties: &[&str], verb: &str| {
         let properties: Vec<String> = properties.iter().map(|property| format!("--property={property}")).collect();

@@ -22,13 +22,14 @@ use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, PodPlace, SandboxPlace};
 use serde::Serialize;
 
-use super::other_folders::{Others, recorded};
+use super::other_folders::Others;
 use super::unit_cgroup::of_scope;
 use super::{Cgroups, place_of, unit_of};
 use crate::hostside::copies::misplaced;
 use crate::hostside::memory_min;
 use crate::hostside::owners::{self, Shims};
-use crate::hostside::undo::{cgroups_of, found_before, is_in_doubt, readable, undo};
+use crate::hostside::records::{Recorded, readable};
+use crate::hostside::undo::{cgroups_of, found_before, is_in_doubt, undo};
 
 /// The slice in which systemd has the scopes of these shims.
 const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
@@ -169,7 +170,11 @@ impl Cgroups {
         for id in state.all_ids()? {
             let folder = state.folder(&id);
             let name = format!("{id}{mark}");
-            let earlier = if mark.is_empty() { Vec::new() } else { recorded(&folder) };
+            let earlier = if mark.is_empty() {
+                Vec::new()
+            } else {
+                Recorded::of(&folder).into_iter().flat_map(Recorded::cgroups).collect()
+            };
             let moved = folder.misplaced().filter(|of| !of.is_copy).map(|of| of.cgroups).unwrap_or_default();
             let is_its = |candidate: &Candidate| {
                 let holds = |path: &String| Path::new(path).starts_with(&candidate.path);
@@ -207,7 +212,7 @@ impl Cgroups {
         for one in left.iter_mut().filter(|one| one.folder.is_none() && one.what != What::Pod && !one.owned) {
             if let Some(whose) = one.cgroups.first().and_then(|path| others.owner(&self.layout, &one.name, path)) {
                 (one.owned, one.elsewhere) = (true, true);
-                one.why = format!("it is of {whose}");
+                one.why = format!("it belongs to {whose}");
             }
         }
         if !sees_all() {
@@ -439,14 +444,15 @@ impl Cgroups {
         let mut errors = Vec::new();
         match left.id.parse() {
             Ok(id) if left.what == What::Sandbox => {
-                errors.extend(undo_sandbox(state, &id, &self.systemd).err());
-                let members = state.members(&id)?;
-                errors.extend(members.iter().filter_map(|member| state.folder(member).write_kept_exit().err()));
+                match undo_sandbox(state, &id, &self.systemd).and_then(|_| state.members(&id)) {
+                    Ok(members) => {
+                        errors.extend(members.iter().filter_map(|member| state.folder(member).write_kept_exit().err()));
+                    }
+                    Err(error) => errors.push(error),
+                }
             }
-            _ => {
-                errors.extend(undo(&folder, &self.systemd).err());
-                errors.extend(folder.write_kept_exit().err());
-            }
+            // What lives has not ended.
+            _ => errors.extend(undo(&folder, &self.systemd).and_then(|_| folder.write_kept_exit()).err()),
         }
         for path in left.cgroups.iter().filter(|path| found.as_ref() != Some(path)) {
             errors.extend(self.destroy_if(path, Some(&permit)).err());

@@ -13,13 +13,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bowline_cgroup::Layout;
-use bowline_model::folder::{Folder, StateDir};
+use bowline_model::folder::StateDir;
 use bowline_model::host_name;
 use bowline_spec::place::{OURS, OVERHEAD, SandboxPlace};
 
 use super::{Cgroups, Left, What};
 use crate::hostside::owners::is_same;
-use crate::hostside::undo::readable;
+use crate::hostside::records::Recorded;
 
 /// The other state folders, as one of them sees them.
 pub(super) struct Others<'a> {
@@ -32,7 +32,14 @@ impl Others<'_> {
     pub(super) fn of(state: &StateDir) -> Others<'_> {
         let default = StateDir::new(host_name::DEFAULT);
         let ids = if state.mark().is_empty() { Vec::new() } else { default.all_ids().unwrap_or_default() };
-        Others { state, of_default: ids.iter().flat_map(|id| recorded(&default.folder(id))).collect() }
+        Others {
+            state,
+            of_default: ids
+                .iter()
+                .filter_map(|id| Recorded::of(&default.folder(id)))
+                .flat_map(Recorded::cgroups)
+                .collect(),
+        }
     }
 
     /// The other state folder that the cgroup at `path` is of, by its `name` on the host or by what is stored with it.
@@ -53,7 +60,7 @@ impl Others<'_> {
 }
 
 impl Cgroups {
-    /// The cgroups beside those of bowline's that have a name that it gives to none.
+    /// The cgroups beside bowline's whose names bowline gives to none.
     pub(super) fn unnamed(&self) -> Vec<Left> {
         let mut found = BTreeMap::new();
         for (above, what) in [(OURS, What::Cgroup), (OVERHEAD, What::Overhead)] {
@@ -76,11 +83,4 @@ impl Cgroups {
         };
         found.into_iter().map(left).collect()
     }
-}
-
-/// The cgroups that the record in `folder` names, whosever they are.
-pub(super) fn recorded(folder: &Folder) -> Vec<String> {
-    let task = readable(folder).ok().and_then(|(record, _)| record).map(|record| (record.cgroup, record.overhead));
-    let sandbox = folder.sandbox().ok().flatten().map(|record| (record.cgroup, record.overhead));
-    task.into_iter().chain(sandbox).flat_map(|(own, overhead)| [Some(own), overhead]).flatten().collect()
 }

@@ -63,7 +63,8 @@ impl Supervisor {
         resources: Option<&LinuxResources>,
         notes: Vec<String>,
     ) -> Result<()> {
-        let share = Share { notes, ..share(sandbox, id, task, resources)? };
+        check_counted(sandbox, resources)?;
+        let share = Share { notes, ..share(id, task, resources)? };
         self.budget(sandbox, |shares| drop(shares.insert(id.clone(), share))).await
     }
 
@@ -72,7 +73,7 @@ impl Supervisor {
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().filter(|task| task.is_live()).cloned().collect();
         let member = |task: Rc<Task>| {
             let resources = task.spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-            let share = task.facts.read(|facts| share(sandbox, &task.id, facts.record.description()?, resources))?;
+            let share = task.facts.read(|facts| share(&task.id, facts.record.description()?, resources))?;
             Ok((task.id.clone(), share))
         };
         let members = tasks.into_iter().map(member).collect::<Result<Shares>>()?;
@@ -101,7 +102,7 @@ impl Supervisor {
         resources: &LinuxResources,
         act: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<Vec<String>> {
-        let mut share = share(sandbox, id, task, Some(resources))?;
+        let mut share = share(id, task, Some(resources))?;
         let _turn = sandbox.budgeting.lock().await;
         let (mut shares, before) = sandbox.facts.read(|facts| (facts.shares.clone(), facts.joint.clone()));
         share.notes = notes.or(shares.get(id).map(|share| share.notes.clone())).unwrap_or_default();
@@ -299,19 +300,22 @@ fn counted_by(budget: Budget, file: &str) -> Option<&'static str> {
     }
 }
 
-/// A member's share of its sandbox's budget.
+/// Checks that the limits which a member is to have are counted by its sandbox's budget.
 ///
 /// # Errors
-/// `BadSpec` for a raw limit in a budget that is computed from those of its members.
-fn share(sandbox: &Sandbox, id: &TaskId, task: &Description, resources: Option<&LinuxResources>) -> Result<Share> {
-    let none = LinuxResources::default();
-    let resources = resources.unwrap_or(&none);
+/// `BadSpec` for a raw limit, where the budget is computed from its members' limits.
+pub(crate) fn check_counted(sandbox: &Sandbox, resources: Option<&LinuxResources>) -> Result<()> {
     let budget = sandbox.facts.read(|facts| facts.record.sandbox.budget);
-    for (file, _) in resources.unified().iter().flatten() {
+    for (file, _) in resources.and_then(|resources| resources.unified().as_ref()).into_iter().flatten() {
         if let Some(field) = counted_by(budget, file) {
             let message = format!("unified.{file}: the sandbox's budget is computed from its members' {field}");
             return Err(Error::new(Kind::BadSpec, message).hint(format!("set {field} instead")));
         }
     }
-    Ok(Share::of(id.as_str(), task, resources)?)
+    Ok(())
+}
+
+fn share(id: &TaskId, task: &Description, resources: Option<&LinuxResources>) -> Result<Share> {
+    let none = LinuxResources::default();
+    Ok(Share::of(id.as_str(), task, resources.unwrap_or(&none))?)
 }

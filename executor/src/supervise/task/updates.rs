@@ -16,6 +16,7 @@ use crate::oci::bundle;
 use crate::oci::host;
 use crate::oci::unsupported;
 use crate::process::worker;
+use crate::supervise::sandbox::budgets::check_counted;
 use crate::supervise::supervisor::Supervisor;
 
 impl Supervisor {
@@ -31,6 +32,7 @@ impl Supervisor {
         let said = match self.sandbox() {
             None => self.change(&task, &changes).await.map(|()| Vec::new())?,
             Some(sandbox) => {
+                check_counted(&sandbox, Some(&changes))?;
                 let joined = self.joined(&sandbox, &merged, id)?;
                 if let Some(cpu) = changes.cpu_mut() {
                     // A pod's rule makes them of the limit.

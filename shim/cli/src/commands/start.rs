@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_client::launching_shim::Up;
 use bowline_client::spawn::Programs;
 use bowline_executor::ShimCgroup;
-use bowline_model::folder::{Folder, StateDir};
+use bowline_model::folder::StateDir;
 use bowline_model::pid_file;
 use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
@@ -51,7 +51,7 @@ pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool, pid_f
         return Ok(tell_of_interrupt(&error, signal));
     }
     if let (Ok(_), Some(file)) = (&launched, pid_file)
-        && let Err(error) = write_pid(&file, up.folder())
+        && let Err(error) = write_pid(&file, &up)
     {
         return Err(up.take_back(error).await);
     }
@@ -72,9 +72,13 @@ pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool, pid_f
 }
 
 /// Writes the pid of the task's shim.
-fn write_pid(file: &Path, folder: &Folder) -> Result<()> {
+fn write_pid(file: &Path, up: &Up) -> Result<()> {
     let gone = || Error::new(Kind::WrongState, "the task was removed as it was started");
-    pid_file::write(file, folder.record()?.ok_or_else(gone)?.shim_pid)
+    let shim = match up.own_shim() {
+        Some(shim) => shim,
+        None => up.folder().record()?.ok_or_else(gone)?.shim_pid,
+    };
+    pid_file::write(file, shim)
 }
 
 /// Starts a member of a sandbox in the background, as `start` does.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::exit_code::exit_code;
@@ -122,6 +124,16 @@ impl<T: Send + 'static> Each<T> {
             }
         }
         Ok(code.map_or(0, |code| failed.unwrap_or(code)))
+    }
+
+    /// Waits for all; an error is printed once it comes.
+    pub async fn in_any_order(self) -> Result<u8> {
+        let mut code = None;
+        let mut work: FuturesUnordered<_> = self.work.into_iter().map(finished).collect();
+        while let Some(outcome) = work.next().await {
+            settle(outcome.map(drop), &mut code);
+        }
+        Ok(code.unwrap_or(0))
     }
 
     /// Waits for each task in the order given, and passes its result to `then`.

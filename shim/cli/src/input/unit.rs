@@ -16,12 +16,17 @@ pub fn hinted(error: Error, state: &Path) -> Error {
     }
     let state =
         std::path::absolute(state).map_or_else(|_| state.to_owned(), |state| StateDir::new(state).path().to_owned());
-    let hints: Vec<String> = unit_settings(&[&state, Path::new(PROGRAMS)]).into_iter().map(hint).collect();
-    if hints.is_empty() { error } else { error.hint(hints.join("; ")) }
+    let settings = unit_settings(&[&state, Path::new(PROGRAMS)]);
+    if settings.is_empty() {
+        return error;
+    }
+    let own = error.hint_text().map(str::to_owned);
+    let hints: Vec<String> = own.into_iter().chain(settings.into_iter().map(|setting| hint(setting, &state))).collect();
+    error.hint(hints.join("; "))
 }
 
-fn hint(setting: UnitSetting) -> String {
-    let never = |name: &str| format!("no task runs under its unit's `{name}`");
+fn hint(setting: UnitSetting, state: &Path) -> String {
+    let never = |name: &str| format!("remove `{name}` from the unit: no task can run with it");
     match setting {
         UnitSetting::PrivateDevices => never("PrivateDevices="),
         UnitSetting::ProtectControlGroups => never("ProtectControlGroups="),
@@ -29,7 +34,9 @@ fn hint(setting: UnitSetting) -> String {
         UnitSetting::PrivateUsers => never("PrivateUsers="),
         UnitSetting::CapabilityBoundingSet => never("CapabilityBoundingSet="),
         UnitSetting::ProtectSystem => {
-            "its unit's `ProtectSystem=strict` needs `ReadWritePaths=/run /var/lib`".to_owned()
+            let above =
+                [state, Path::new(PROGRAMS)].map(|folder| folder.parent().unwrap_or(folder).display().to_string());
+            format!("the unit's `ProtectSystem=strict` needs `ReadWritePaths={}`", above.join(" "))
         }
     }
 }

@@ -13,7 +13,6 @@ use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -30,10 +29,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long what a task has sent before its end may take.
 const LAST: Duration = Duration::from_secs(1);
 
+/// How long a manager may take to make room for a message of ours.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+/// The socket in a task's folder.
+const SOCKET: &str = "notify";
+
 /// Passes a task's messages on until it is dropped.
 pub struct Relay {
     socket: UnixDatagram,
-    path: PathBuf,
+    /// The task's, as it was then.
+    folder: Folder,
     is_over: Arc<AtomicBool>,
     done: Receiver<()>,
 }
@@ -41,7 +46,7 @@ pub struct Relay {
 impl Relay {
     /// Begins to pass on to `manager` what is sent to a socket in the task's folder, which every user of the task may write to.
     pub fn begin(folder: &Folder, manager: &SocketAddr) -> Result<Relay> {
-        let path = folder.file("notify");
+        let path = folder.file(SOCKET);
         let what = || format!("cannot make the socket {}", path.display());
         let socket = UnixDatagram::bind(&path).doing(Kind::Internal, what)?;
         set_permissions(&path, Permissions::from_mode(0o666)).doing(Kind::Internal, what)?;
@@ -49,16 +54,17 @@ impl Relay {
         let is_over = Arc::new(AtomicBool::new(false));
         let (tell, done) = channel();
         let over = is_over.clone();
-        thread::spawn(move || {
+        let relay = move || {
             pass(&from, &to, &over);
             drop(tell);
-        });
-        Ok(Relay { socket, path, is_over, done })
+        };
+        thread::Builder::new().spawn(relay).doing(Kind::Internal, || "cannot start a thread for a task's messages")?;
+        Ok(Relay { socket, folder: folder.clone(), is_over, done })
     }
 
     /// Where the socket is.
     pub fn path(&self) -> String {
-        self.path.to_string_lossy().into_owned()
+        self.folder.file(SOCKET).to_string_lossy().into_owned()
     }
 }
 
@@ -68,14 +74,19 @@ impl Drop for Relay {
         self.is_over.store(true, Ordering::Release);
         let _ = self.socket.shutdown(Shutdown::Read);
         let _ = self.done.recv_timeout(LAST);
-        let _ = remove_file(&self.path);
+        // A later task of this name has a socket of its own.
+        if self.folder.is_still_there() {
+            let _ = remove_file(self.folder.file(SOCKET));
+        }
     }
 }
 
 /// Tells the manager that a task runs, whose init is its main process from now on.
 pub fn tell_started(manager: &SocketAddr, init: i32) -> Result<()> {
-    let sent = UnixDatagram::unbound()
-        .and_then(|own| own.send_to_addr(format!("READY=1\nMAINPID={init}").as_bytes(), manager));
+    let sent = UnixDatagram::unbound().and_then(|own| {
+        own.set_write_timeout(Some(TAKEN_WITHIN))?;
+        own.send_to_addr(format!("READY=1\nMAINPID={init}").as_bytes(), manager)
+    });
     sent.map(drop).doing(Kind::Internal, || "cannot send to the service manager at NOTIFY_SOCKET")
 }
 

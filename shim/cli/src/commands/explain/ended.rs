@@ -167,8 +167,8 @@ fn stopped(report: &ExitReport, by: StoppedBy) -> Finding {
 fn killed_by_filter(facts: &Facts, signal: &str) -> Option<&'static str> {
     let native = facts.task.as_ref().is_some_and(|task| *task.settled().seccomp() == Seccomp::Native);
     (native && signal == "SIGSYS").then_some(
-        "its filter `native` (--untrusted has that) so ends what makes a system call of another architecture, as 32-bit and \
-         x32 programs do",
+        "its filter `native` (--untrusted has that) kills programs that make system calls of another architecture, as 32-bit \
+         and x32 programs do",
     )
 }
 

@@ -33,6 +33,9 @@ use files::{Chain, Content, Piece, Step};
 use inotify::{Shim, Watch};
 use print::{Printer, Whose};
 
+/// How many logs are followed at a time, each by a thread.
+const MOST_FOLLOWED: usize = 500;
+
 /// Prints the logs of tasks: one after the other, or with `--follow` all at once. Of several, each line begins with its
 /// task's id.
 pub async fn run(state: &StateDir, tasks: &Chosen, args: LogsArgs) -> Result<u8> {
@@ -48,8 +51,12 @@ pub async fn run(state: &StateDir, tasks: &Chosen, args: LogsArgs) -> Result<u8>
             printed.doing(Kind::Internal, || "cannot print the log")?
         }
     };
+    if args.follow && found.len() > MOST_FOLLOWED {
+        let message = format!("--follow: {} tasks are more than {MOST_FOLLOWED}", found.len());
+        return Err(Error::new(Kind::Usage, message).hint("name fewer, or leave out --follow"));
+    }
     if args.follow {
-        return each_found(found, act).in_order(|_, ()| Ok(())).await;
+        return each_found(found, act).in_any_order().await;
     }
     let mut code = 0;
     for one in found {
@@ -258,13 +265,14 @@ impl Log {
         // The report counts all lost output, but a dead shim writes no report.
         let reported = folder.exit().ok().flatten().map_or(0, |report| report.output_dropped_bytes);
         let missing = reported.max(self.printer.dropped());
+        let of = self.printer.of_task();
         if missing > 0 {
-            complain(&format!("{missing} bytes of the output were dropped, as they could not be written"), None);
+            complain(&format!("{missing} bytes of the output{of} were dropped, as they could not be written"), None);
         }
         match self.printer.damaged() {
             0 => {}
-            1 => complain("a line of the log is damaged, and was left out", None),
-            lines => complain(&format!("{lines} lines of the log are damaged, and were left out"), None),
+            1 => complain(&format!("a line of the log{of} is damaged, and was left out"), None),
+            lines => complain(&format!("{lines} lines of the log{of} are damaged, and were left out"), None),
         }
         Ok(())
     }

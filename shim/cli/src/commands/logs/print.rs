@@ -182,6 +182,11 @@ impl Printer {
         self.flush()
     }
 
+    /// Which task's log it is, where several are printed.
+    pub fn of_task(&self) -> String {
+        self.whose.as_ref().map_or_else(String::new, |whose| format!(" of task {}", whose.id))
+    }
+
     /// Says that so many bytes of the log are missing at this place.
     pub fn gap(&mut self, bytes: u64) -> Result<Reader> {
         if self.json {
@@ -191,7 +196,7 @@ impl Printer {
         // A line that began before it does not go on behind it.
         self.open = [false; 2];
         let reader = self.end()?;
-        let of = self.whose.as_ref().map_or_else(String::new, |whose| format!(" of task {}", whose.id));
+        let of = self.of_task();
         complain(
             &format!("{bytes} bytes of the log{of} are missing here: they were removed before they could be read"),
             None,

@@ -86,6 +86,8 @@ fn of_all_one_whose_lock_somebody_keeps_is_named() {
     assert_eq!(ran.out(), other.id());
     drop(lock);
     host.bowline(["adopt", "--all"]).assert_says(kept.id());
+    kept.end();
+    other.end();
 }
 
 #[test]

@@ -17,7 +17,7 @@ use bowline_spec::seccomp::Abis;
 use bowline_spec::untrusted::{HOME, UIDS};
 use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, RESOLV_CONF, Seccomp, Task, TaskProfile, Update, UserIds};
 use bowline_sys as sys;
-use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
+use oci_spec::runtime::{LinuxCpu, LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
 
 use crate::oci::bundle;
@@ -184,7 +184,7 @@ pub fn limits_of(task: &Task, folder: &Folder) -> Result<LinuxResources> {
     Ok(spec.linux().as_ref().and_then(|linux| linux.resources().clone()).unwrap_or_default())
 }
 
-/// The limits that a description has as raw files, or that its bundle has.
+/// The limits that a description has as raw files, with its share of CPU time, or that its bundle has.
 pub fn raw_limits_of(task: &Task, folder: &Folder) -> LinuxResources {
     if task.bundle.is_some() {
         let kept = bundle::kept_limits(folder);
@@ -192,6 +192,9 @@ pub fn raw_limits_of(task: &Task, folder: &Folder) -> LinuxResources {
     }
     let mut limits = LinuxResources::default();
     limits.set_unified(Some(task.unified.clone().into_iter().collect()));
+    let mut cpu = LinuxCpu::default();
+    cpu.set_shares(task.cpu.shares);
+    limits.set_cpu(Some(cpu));
     limits
 }
 

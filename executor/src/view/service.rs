@@ -26,7 +26,7 @@ pub struct Service {
     pub env: Vec<String>,
 }
 
-/// The variables that say whom others are for (sd_listen_fds(3), sd_watchdog_enabled(3)).
+/// Variables with the pid of the process for which a manager has set the others (sd_listen_fds(3), sd_watchdog_enabled(3)).
 pub const PIDS: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
 
 /// How many sockets to listen at this process has, from descriptor 3 on: `LISTEN_FDS`, if it is for this process.

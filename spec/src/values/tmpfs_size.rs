@@ -58,14 +58,13 @@ impl fmt::Display for TmpfsSize {
 text_value!(TmpfsSize, "TmpfsSize", string_or_number, "a byte size, or a part of the host's memory: 50%", "64M", "50%");
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
     fn sizes_and_parts_are_read_and_written() {
         for (text, option) in [("64M", "67108864"), ("7", "7"), ("50%", "50%"), ("100%", "100%")] {
-            let size: TmpfsSize = text.parse().unwrap();
+            let size: TmpfsSize = text.parse().expect("a size");
             assert_eq!((size.to_string().as_str(), size.option().as_str()), (text, option));
         }
         for text in ["", "%", "0%", "101%", "1.5%", "-1%", "50 %%", "x"] {

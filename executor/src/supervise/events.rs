@@ -209,18 +209,24 @@ impl Supervisor {
     /// Reports new kills and performs the action of the task's watch, unless init was killed. Returns whether there
     /// were any kills.
     fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
-        if let Some(now) = task.with_unit(|cgroup| stats::last(&self.layout, cgroup)) {
-            task.facts.update_silently(|facts| {
-                let earlier = facts.counted.take().unwrap_or_default();
-                facts.counted = Some(now.of_memory().or(earlier));
-            });
-        }
+        self.count_in_unit(task);
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
             let kills = task.facts.read(|facts| facts.history.oom_kills);
             self.act(task, Finding::oom(kills), action);
         }
         true
+    }
+
+    /// Notes the limits and the memory of a task in a unit, whose cgroup systemd may remove before they are read for its
+    /// report.
+    pub(super) fn count_in_unit(&self, task: &Task) {
+        if let Some(now) = task.with_unit(|cgroup| stats::last(&self.layout, cgroup)) {
+            task.facts.update_silently(|facts| {
+                let earlier = facts.counted.take().unwrap_or_default();
+                facts.counted = Some(now.so_far(earlier));
+            });
+        }
     }
 }
 

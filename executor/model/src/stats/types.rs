@@ -276,16 +276,18 @@ pub struct Last {
 }
 
 impl Last {
-    /// The figures of memory alone, of a reading while it runs out: the others still grow.
-    pub fn of_memory(self) -> Last {
+    /// What is known of a task that runs, after this reading and an `earlier` one: its limits and the figures of its
+    /// memory. The other figures still grow.
+    pub fn so_far(self, earlier: Last) -> Last {
+        let now = self.or(earlier.clone());
         Last {
-            memory_peak_bytes: self.memory_peak_bytes,
-            memory_limit_bytes: self.memory_limit_bytes,
-            memory_limit_hits: self.memory_limit_hits,
-            memory_high_hits: self.memory_high_hits,
-            own_limit_met: self.own_limit_met,
-            pids_limit: self.pids_limit,
-            ..Last::default()
+            memory_peak_bytes: now.memory_peak_bytes,
+            memory_limit_bytes: now.memory_limit_bytes,
+            memory_limit_hits: now.memory_limit_hits,
+            memory_high_hits: now.memory_high_hits,
+            own_limit_met: now.own_limit_met,
+            pids_limit: now.pids_limit,
+            ..earlier
         }
     }
 

@@ -102,6 +102,7 @@ impl Supervisor {
         if !task.is_live() {
             return Err(task.has_exited());
         }
+        self.count_in_unit(task);
         changed
     }
 }

@@ -151,6 +151,7 @@ fn a_daemon_is_known_after_an_upgrade() {
     let host = Host::new();
     let task = host.task(IDLE).toml("stop.grace = '500ms'").start();
     task.exec(&format!("{DAEMON} >/dev/null 2>&1")).assert_code(0);
+    until_processes(&task, 3);
     let exec = exec_with_daemon(&host, &task, &[]);
     host.bowline(["upgrade", task.id()]).assert_code(0);
     exec.signal(Signal::KILL);

@@ -54,6 +54,29 @@ fn slices_and_services_get_the_manifests_limits_in_the_kernel() {
 }
 
 #[test]
+fn limits_that_come_later_hold_what_runs_already() {
+    if lacks_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let units = Units::new(&host);
+    let slice = units.slice("");
+    let task = host.task("exec sleep 1000").flag(format!("--slice={slice}")).start();
+    let enforcement = |reason: Option<&str>| json!({"slice": &slice, "enforced": reason.is_none(), "reason": reason});
+    let lack = format!("nothing limits {slice}");
+    assert_eq!(task.inspect()["enforcement"], enforcement(Some(&lack)));
+    let manifest = json!({"slices": [{"name": slice, "memory": "512M"}]});
+    units.limits(&["apply"], &manifest).assert_code(0);
+    assert_eq!(memory_in_kernel(&slice), Some(512 << 20));
+    assert_eq!(task.inspect()["enforcement"], enforcement(None));
+    assert_eq!(task.end().0["enforcement"], enforcement(None));
+    units.reset().assert_code(0);
+    // systemd keeps a slice that it made for a scope.
+    systemctl(&["stop", "--", &slice]);
+    units.end(&[slice]);
+}
+
+#[test]
 fn only_what_differs_is_set() {
     if lacks_systemd() {
         return;

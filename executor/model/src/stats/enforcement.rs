@@ -1,5 +1,7 @@
-//! Whether the slice that a task was launched for limits it at this moment: the host's limits can be lifted while the
-//! task runs.
+//! Whether the slice that a task was launched for limits it at this moment: the host's limits can be set and
+//! lifted while the task runs.
+
+use std::path::Path;
 
 use bowline_cgroup::Layout;
 use bowline_spec::unit::slice_path;
@@ -12,16 +14,20 @@ pub fn lack(layout: &Layout, slice: &str) -> Option<String> {
     (!stats::is_limited(layout, &slice_path(slice))).then(|| format!("nothing limits {slice}"))
 }
 
-/// `recorded` as it is now: limits that are gone hold the task to nothing any more.
-pub fn now(layout: &Layout, recorded: &SliceEnforcement) -> SliceEnforcement {
+/// `recorded` as it is now for a task in `cgroup`: the limits of its slice come and go while it runs.
+pub fn now(layout: &Layout, recorded: &SliceEnforcement, cgroup: &str) -> SliceEnforcement {
+    let path = slice_path(&recorded.slice);
     // systemd may have removed it with the last task in it.
-    let is_there = matches!(layout.open(&slice_path(&recorded.slice)), Ok(Some(_)));
-    match lack(layout, &recorded.slice).filter(|_| recorded.enforced && is_there) {
-        Some(lack) => SliceEnforcement {
-            slice: recorded.slice.clone(),
-            enforced: false,
-            reason: Some(format!("{lack} any more")),
-        },
-        None => recorded.clone(),
+    let is_there = matches!(layout.open(&path), Ok(Some(_)));
+    if !is_there || !Path::new(cgroup).starts_with(&path) {
+        return recorded.clone();
+    }
+    let slice = recorded.slice.clone();
+    match lack(layout, &slice) {
+        None => SliceEnforcement::of(slice),
+        Some(lack) => {
+            let reason = if recorded.enforced { format!("{lack} any more") } else { lack };
+            SliceEnforcement { slice, enforced: false, reason: Some(reason) }
+        }
     }
 }

@@ -182,9 +182,9 @@ impl Cgroups {
         Ok(configuration::read(&self.layout, &self.open(path)?))
     }
 
-    /// Whether the slice that a task was launched for still limits it.
-    pub fn enforcement(&self, recorded: &SliceEnforcement) -> SliceEnforcement {
-        enforcement::now(&self.layout, recorded)
+    /// Whether the slice that the task in `cgroup` was launched for limits it now.
+    pub fn enforcement(&self, recorded: &SliceEnforcement, cgroup: &str) -> SliceEnforcement {
+        enforcement::now(&self.layout, recorded, cgroup)
     }
 
     /// The limits of `resources` that the cgroup at `path` does not have.

@@ -301,7 +301,8 @@ impl Task {
             report.output_unwritten = record.task.as_ref().map(|task| self.output_unwritten(task)).unwrap_or_default();
             report.health = facts.history.health.clone();
             report.events = facts.events + 1;
-            report.enforcement = record.enforcement.as_ref().map(|recorded| enforcement::now(layout, recorded));
+            let now = |recorded| enforcement::now(layout, recorded, &record.cgroup);
+            report.enforcement = record.enforcement.as_ref().map(now);
             // Its shim did, and nobody has kept how it ended.
             report.shim_died = ended == Ended::Unknown;
             report.init_lost = facts.init_lost.clone().filter(|_| ended == Ended::Unknown);

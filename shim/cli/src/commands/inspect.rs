@@ -98,7 +98,8 @@ impl Inspection {
         }
         // Who cannot ask the kernel is shown what is recorded.
         if let Ok(cgroups) = spawn::systemd().and_then(Cgroups::of_host) {
-            self.enforcement = self.enforcement.map(|recorded| cgroups.enforcement(&recorded));
+            let now = |recorded| cgroups.enforcement(&recorded, self.cgroup.as_deref().unwrap_or_default());
+            self.enforcement = self.enforcement.map(now);
             self.differing_limits = self.differences(state, &cgroups).unwrap_or_default();
         }
         self

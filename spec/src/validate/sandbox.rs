@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_refused_by_its_field() {
-        refused("qos = 'gold'", "qos", "unknown variant `gold`, expected one of `guaranteed`");
+        refused("qos = 'gold'", "qos", "unknown variant `gold`, expected one of `Guaranteed`, `guaranteed`");
         refused("cgroup = 'maybe'", "cgroup", "unknown variant `maybe`");
         refused("memory.limits = '1G'", "memory.limits", "unknown field `limits`");
         refused("command = 'true'", "command", "unknown field `command`");

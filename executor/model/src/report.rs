@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
 use crate::log_line::LogStream;
+use crate::stats::Figures;
 use crate::watch::Finding;
 
 /// How a task ended. A value that this kernel cannot tell is null.
@@ -40,35 +41,9 @@ pub struct ExitReport {
     pub started_at: Option<Timestamp>,
     /// When init was reaped; never before `started_at`.
     pub exited_at: Timestamp,
-    /// CPU time of all its processes, in µs; if its cgroup had gone before, of those that their parents have waited for.
-    pub cpu_usec: Option<u64>,
-    /// The highest memory usage at a time, in bytes.
-    pub memory_peak_bytes: Option<u64>,
-    /// The memory limit at the end, in bytes; null when there was none.
-    #[serde(default)]
-    pub memory_limit_bytes: Option<u64>,
-    /// How often the memory limit was hit; the kernel then freed what it could.
-    #[serde(default)]
-    pub memory_limit_hits: Option<u64>,
-    /// How often the task was slowed down above `memory.high`; v2 only.
-    #[serde(default)]
-    pub memory_high_hits: Option<u64>,
-    /// How many processes the OOM killer killed.
-    #[serde(default)]
-    pub oom_kills: Option<u64>,
-    /// Enforcement periods of the CPU limit in which the task wanted to run.
-    #[serde(default)]
-    pub cpu_periods: Option<u64>,
-    /// The periods in which the limit held the task back.
-    pub throttled_periods: Option<u64>,
-    /// How long the task was held back in total, in µs.
-    pub throttled_usec: Option<u64>,
-    /// The limit of processes and threads at the end; null when there was none.
-    #[serde(default)]
-    pub pids_limit: Option<u64>,
-    /// How often a fork failed at that limit.
-    #[serde(default)]
-    pub pids_limit_hits: Option<u64>,
+    /// What the kernel has counted for it.
+    #[serde(flatten)]
+    pub figures: Figures,
     /// How many processes were killed at the task's end; null where init's end made the kernel kill them, uncounted.
     pub processes_killed: Option<u64>,
     /// The last 4 KiB of stdout, or of the terminal. In the report of an earlier bowline, of both streams.

@@ -70,9 +70,9 @@ pub use bowline_model::health::{Check, Health, HealthStatus};
 pub use bowline_model::log_line::LogStream;
 pub use bowline_model::report::{ExitReport, SliceEnforcement, StoppedBy, UnwrittenOutput};
 pub use bowline_model::stats::{
-    Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
-    MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,
-    Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
+    Cpu as CpuStats, Figures as ExitFigures, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats,
+    Memory as MemoryStats, MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats,
+    Pressure, Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
 pub use bowline_model::status::Status;
 pub use bowline_model::watch::{Finding, Kill, Part, PressureExceeded, Stray};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::health;
 use crate::json::record;
 use crate::report::{ExitReport, StoppedBy};
-use crate::stats::Last;
+use crate::stats::Figures;
 use crate::watch::{Finding, Kill};
 
 /// The longest line, its newline included: what one write(2) writes whole.
@@ -57,7 +57,7 @@ pub struct Throttled {
 
 impl Throttled {
     /// What was held back up to the limit `limit`, by the counters of the task's cgroup; `None` if nothing was.
-    pub fn of(limit: Option<Cpus>, counters: &Last) -> Option<Throttled> {
+    pub fn of(limit: Option<Cpus>, counters: &Figures) -> Option<Throttled> {
         let throttled_periods = counters.throttled_periods.filter(|periods| *periods > 0)?;
         let (periods, throttled_usec) = (counters.cpu_periods?, counters.throttled_usec.unwrap_or_default());
         Some(Throttled { limit, periods, throttled_periods, throttled_usec })

@@ -27,7 +27,8 @@ use jiff::Timestamp;
 pub use processes::{Process, Processes};
 use reading::Reading;
 pub use types::{
-    Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents, Pids, Pressure, Rdma, Stall, Stats,
+    Cpu, Figures, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents, Pids, Pressure, Rdma,
+    Stall, Stats,
 };
 
 /// Reads the cgroup without its processes: see [`Processes::read`].
@@ -84,11 +85,12 @@ pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
         Version::V1 => v1::last(&mut reading),
         Version::V2 => v2::last(&mut reading),
     };
-    Last {
+    let figures = Figures {
         pids_limit: reading.value("pids", "pids.max"),
         pids_limit_hits: reading.keyed("pids", "pids.events").value("max"),
-        ..last
-    }
+        ..last.figures
+    };
+    Last { figures, ..last }
 }
 
 /// Reads only what [`InUse`] has.
@@ -121,5 +123,5 @@ pub fn is_limited(layout: &Layout, path: &str) -> bool {
 
 /// How many processes of the cgroup the OOM killer has killed.
 pub fn oom_kills(layout: &Layout, cgroup: &Cgroup) -> u64 {
-    last(layout, cgroup).oom_kills.unwrap_or(0)
+    last(layout, cgroup).figures.oom_kills.unwrap_or(0)
 }

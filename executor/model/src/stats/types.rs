@@ -247,32 +247,43 @@ pub struct Stall {
     pub total_usec: u64,
 }
 
-/// The figures that the exit report needs of a cgroup whose processes have ended.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Last {
+/// What the kernel has counted for a task, and its limits at the end. A value that this kernel cannot tell is null.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Figures {
+    /// CPU time of all its processes, in µs; if its cgroup had gone before, of those that their parents have waited for.
     pub cpu_usec: Option<u64>,
-    /// The highest memory usage at a time.
+    /// The highest memory usage at a time, in bytes.
     pub memory_peak_bytes: Option<u64>,
-    /// The memory limit; `None` when there is none.
+    /// The memory limit at the end, in bytes; null when there was none.
     pub memory_limit_bytes: Option<u64>,
-    /// How often the memory limit was hit.
+    /// How often the memory limit was hit; the kernel then freed what it could.
     pub memory_limit_hits: Option<u64>,
     /// How often the task was slowed down above `memory.high`; v2 only.
     pub memory_high_hits: Option<u64>,
-    /// Enforcement periods in which the task wanted to run.
-    pub cpu_periods: Option<u64>,
-    /// The periods in which the task was held back.
-    pub throttled_periods: Option<u64>,
-    /// How long the task was held back in total.
-    pub throttled_usec: Option<u64>,
-    /// Processes killed by the OOM killer.
+    /// How many processes the OOM killer killed.
     pub oom_kills: Option<u64>,
-    /// How often the task hit its own memory limit and found nothing to reclaim.
-    pub own_limit_met: Option<u64>,
-    /// The limit on processes and threads; `None` when there is none.
+    /// Enforcement periods of the CPU limit in which the task wanted to run.
+    pub cpu_periods: Option<u64>,
+    /// The periods in which the limit held the task back.
+    pub throttled_periods: Option<u64>,
+    /// How long the task was held back in total, in µs.
+    pub throttled_usec: Option<u64>,
+    /// The limit of processes and threads at the end; null when there was none.
     pub pids_limit: Option<u64>,
     /// How often a fork failed at that limit.
     pub pids_limit_hits: Option<u64>,
+}
+
+/// What is read of a cgroup whose processes have ended.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Last {
+    /// What the exit report tells of it.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// How often the task hit its own memory limit and found nothing to reclaim.
+    pub own_limit_met: Option<u64>,
 }
 
 impl Last {
@@ -280,41 +291,45 @@ impl Last {
     /// memory. The other figures still grow.
     pub fn so_far(self, earlier: Last) -> Last {
         let now = self.or(earlier.clone());
-        Last {
-            memory_peak_bytes: now.memory_peak_bytes,
-            memory_limit_bytes: now.memory_limit_bytes,
-            memory_limit_hits: now.memory_limit_hits,
-            memory_high_hits: now.memory_high_hits,
-            own_limit_met: now.own_limit_met,
-            pids_limit: now.pids_limit,
-            ..earlier
-        }
+        let Figures { cpu_usec, oom_kills, cpu_periods, throttled_periods, throttled_usec, pids_limit_hits, .. } =
+            earlier.figures;
+        let growing = Figures {
+            cpu_usec,
+            oom_kills,
+            cpu_periods,
+            throttled_periods,
+            throttled_usec,
+            pids_limit_hits,
+            ..now.figures
+        };
+        Last { figures: growing, ..now }
     }
 
     /// Fills the gaps of this reading with an earlier one. A limit that was read and is none is no gap.
     pub fn or(self, earlier: Last) -> Last {
-        let memory_limit_bytes = match self.memory_limit_hits {
-            Some(_) => self.memory_limit_bytes,
-            None => self.memory_limit_bytes.or(earlier.memory_limit_bytes),
+        let (now, before) = (self.figures, earlier.figures);
+        let memory_limit_bytes = match now.memory_limit_hits {
+            Some(_) => now.memory_limit_bytes,
+            None => now.memory_limit_bytes.or(before.memory_limit_bytes),
         };
-        let pids_limit = match self.pids_limit_hits {
-            Some(_) => self.pids_limit,
-            None => self.pids_limit.or(earlier.pids_limit),
+        let pids_limit = match now.pids_limit_hits {
+            Some(_) => now.pids_limit,
+            None => now.pids_limit.or(before.pids_limit),
         };
-        Last {
+        let figures = Figures {
+            cpu_usec: now.cpu_usec.or(before.cpu_usec),
+            memory_peak_bytes: now.memory_peak_bytes.or(before.memory_peak_bytes),
             memory_limit_bytes,
+            memory_limit_hits: now.memory_limit_hits.or(before.memory_limit_hits),
+            memory_high_hits: now.memory_high_hits.or(before.memory_high_hits),
+            oom_kills: now.oom_kills.or(before.oom_kills),
+            cpu_periods: now.cpu_periods.or(before.cpu_periods),
+            throttled_periods: now.throttled_periods.or(before.throttled_periods),
+            throttled_usec: now.throttled_usec.or(before.throttled_usec),
             pids_limit,
-            cpu_usec: self.cpu_usec.or(earlier.cpu_usec),
-            memory_peak_bytes: self.memory_peak_bytes.or(earlier.memory_peak_bytes),
-            memory_limit_hits: self.memory_limit_hits.or(earlier.memory_limit_hits),
-            memory_high_hits: self.memory_high_hits.or(earlier.memory_high_hits),
-            cpu_periods: self.cpu_periods.or(earlier.cpu_periods),
-            throttled_periods: self.throttled_periods.or(earlier.throttled_periods),
-            throttled_usec: self.throttled_usec.or(earlier.throttled_usec),
-            oom_kills: self.oom_kills.or(earlier.oom_kills),
-            own_limit_met: self.own_limit_met.or(earlier.own_limit_met),
-            pids_limit_hits: self.pids_limit_hits.or(earlier.pids_limit_hits),
-        }
+            pids_limit_hits: now.pids_limit_hits.or(before.pids_limit_hits),
+        };
+        Last { figures, own_limit_met: self.own_limit_met.or(earlier.own_limit_met) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use super::types::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
+use super::types::{Cpu, Figures, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
 
 /// v1 writes "no limit" as the largest multiple of a page; containerd and Kubernetes take
 /// everything above 2^62 for "no limit".
@@ -163,19 +163,18 @@ pub fn last(reading: &mut Reading<'_>) -> Last {
     let own_limit_met = reading.value("memory", "memory.failcnt");
     let oom_kills = reading.keyed("memory", "memory.oom_control").value("oom_kill");
     let stat = reading.keyed("cpu", "cpu.stat");
-    Last {
+    let figures = Figures {
         cpu_usec,
         memory_peak_bytes,
         memory_limit_bytes,
         memory_limit_hits: own_limit_met,
-        memory_high_hits: None,
         cpu_periods: stat.value("nr_periods"),
         throttled_periods: stat.value("nr_throttled"),
         throttled_usec: stat.value("throttled_time").map(|ns| ns / 1000),
         oom_kills,
-        own_limit_met,
-        ..Last::default()
-    }
+        ..Figures::default()
+    };
+    Last { figures, own_limit_met }
 }
 
 pub fn in_use(reading: &mut Reading<'_>) -> InUse {

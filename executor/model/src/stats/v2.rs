@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use super::types::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryEvents};
+use super::types::{Cpu, Figures, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryEvents};
 
 pub fn read(reading: &mut Reading<'_>) -> (Cpu, Memory, Io) {
     (cpu(reading), memory(reading), io(reading))
@@ -118,7 +118,7 @@ pub fn last(reading: &mut Reading<'_>) -> Last {
     // In this file, hits of an ancestor's limit do not count.
     let own_limit_met = reading.keyed("memory", "memory.events.local").value("oom");
     let stat = reading.keyed("cpu", "cpu.stat");
-    Last {
+    let figures = Figures {
         cpu_usec: stat.value("usage_usec"),
         memory_peak_bytes,
         memory_limit_bytes,
@@ -128,9 +128,9 @@ pub fn last(reading: &mut Reading<'_>) -> Last {
         throttled_periods: stat.value("nr_throttled"),
         throttled_usec: stat.value("throttled_usec"),
         oom_kills,
-        own_limit_met,
-        ..Last::default()
-    }
+        ..Figures::default()
+    };
+    Last { figures, own_limit_met }
 }
 
 pub fn in_use(reading: &mut Reading<'_>) -> InUse {

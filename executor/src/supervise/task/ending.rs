@@ -60,7 +60,8 @@ impl Task {
         drop(self.turns.checkpointing.lock().await);
         // systemd removes an empty scope, and with it the counts of its cgroup.
         if let Some(mut counted) = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup)) {
-            counted.oom_kills = counted.oom_kills.or_else(|| self.kills_by_slice(&supervisor.layout));
+            let by_slice = || self.kills_by_slice(&supervisor.layout);
+            counted.figures.oom_kills = counted.figures.oom_kills.or_else(by_slice);
             self.facts.update(|facts| {
                 let earlier = facts.counted.take().unwrap_or_default();
                 facts.counted = Some(counted.or(earlier));
@@ -137,7 +138,7 @@ impl Task {
         }
         let Ok(mut stats) = supervisor.stats(&self.id) else { return };
         // systemd may have removed the cgroup, and the counts with it.
-        let counted = self.facts.read(|facts| facts.counted.as_ref().and_then(|counted| counted.oom_kills));
+        let counted = self.facts.read(|facts| facts.counted.as_ref().and_then(|counted| counted.figures.oom_kills));
         stats.memory.oom_kills = stats.memory.oom_kills.max(counted);
         self.handles.borrow_mut().last_stats = Some(Box::new(stats));
     }
@@ -235,20 +236,24 @@ impl Task {
     fn report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> ExitReport {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
-        let mut last = last.or(self.facts.read(|facts| facts.counted.clone()).unwrap_or_default());
+        let last = last.or(self.facts.read(|facts| facts.counted.clone()).unwrap_or_default());
+        let mut figures = last.figures;
         // Kills that were reported have happened, even where nothing counts them any more.
         let (told, limit_met) = self.facts.read(|facts| (facts.history.oom_kills, facts.history.limit_met));
-        last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
-        last.own_limit_met = last.own_limit_met.or(limit_met);
+        figures.oom_kills = figures.oom_kills.max(Some(told).filter(|kills| *kills > 0));
+        let own_limit_met = last.own_limit_met.or(limit_met);
         // A cgroup that had run out of memory has gone before its kill was counted.
-        if last.oom_kills.is_none() && last.own_limit_met > Some(0) && self.is_killed_by_others() {
-            last.oom_kills = Some(1);
+        if figures.oom_kills.is_none() && own_limit_met > Some(0) && self.is_killed_by_others() {
+            figures.oom_kills = Some(1);
         }
-        supervisor.tell_oom(self, last.oom_kills);
+        let oom_kills = figures.oom_kills;
+        supervisor.tell_oom(self, oom_kills);
         let text = |tail: &Tail| String::from_utf8_lossy(&tail.borrow().to_vec()).into_owned();
         let [stdout_tail, stderr_tail] = self.handles.borrow().tails.each_ref().map(text);
         let output_dropped_bytes = self.output_dropped();
+        // Where the cgroup has gone before its processes: what init has waited for.
         let reaped = self.handles.borrow().claim.end();
+        figures.cpu_usec = figures.cpu_usec.or(reaped.and_then(|end| end.cpu_usec));
         self.facts.read(|facts| {
             // Init was reaped, perhaps before the shim learned that its program was executed.
             let End { ended, at, .. } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
@@ -259,12 +264,12 @@ impl Task {
                 Ended::Exited(_) | Ended::Unknown => None,
             };
             let oom = OomFacts {
-                kills: last.oom_kills,
-                own_limit_met: last.own_limit_met,
-                joint_limit_met: last.oom_kills.filter(|kills| *kills > 0).and_then(|_| supervisor.joint_limit_met()),
+                kills: oom_kills,
+                own_limit_met,
+                joint_limit_met: oom_kills.filter(|kills| *kills > 0).and_then(|_| supervisor.joint_limit_met()),
                 ended,
                 killed_by_shim: by_shim(libc::SIGKILL),
-                may_be_init: facts.named_kills.may_be(facts.record.program_pid(), last.oom_kills.unwrap_or(0), 0),
+                may_be_init: facts.named_kills.may_be(facts.record.program_pid(), oom_kills.unwrap_or(0), 0),
             };
             let record = &facts.record;
             // A pid namespace ends with its init, and takes all its processes with it, uncounted.
@@ -282,18 +287,7 @@ impl Task {
             report.oom_cgroup = oom.cgroup(&record.cgroup);
             report.started_at = record.started_at;
             report.exited_at = exited_at;
-            // Where the cgroup has gone before its processes: what init has waited for.
-            report.cpu_usec = last.cpu_usec.or(reaped.and_then(|end| end.cpu_usec));
-            report.memory_peak_bytes = last.memory_peak_bytes;
-            report.memory_limit_bytes = last.memory_limit_bytes;
-            report.memory_limit_hits = last.memory_limit_hits;
-            report.memory_high_hits = last.memory_high_hits;
-            report.oom_kills = last.oom_kills;
-            report.cpu_periods = last.cpu_periods;
-            report.throttled_periods = last.throttled_periods;
-            report.throttled_usec = last.throttled_usec;
-            report.pids_limit = last.pids_limit;
-            report.pids_limit_hits = last.pids_limit_hits;
+            report.figures = figures;
             report.processes_killed = processes_killed;
             report.stdout_tail = Some(stdout_tail);
             report.stderr_tail = Some(stderr_tail);

@@ -523,7 +523,9 @@ impl Supervisor {
         let Some(resources) = resources else { return Ok(()) };
         let is_unsaid = plan.record.task.as_ref().is_some_and(|task| task.pids.is_none());
         let is_default = plan.is_described() && plan.record.unit.is_none() && is_unsaid;
-        if !is_default || cgroup::is_ours(&plan.record.cgroup) || stats::last(&self.layout, cgroup).pids_limit.is_none()
+        if !is_default
+            || cgroup::is_ours(&plan.record.cgroup)
+            || stats::last(&self.layout, cgroup).figures.pids_limit.is_none()
         {
             return self.layout.apply(cgroup, resources);
         }

@@ -51,9 +51,10 @@ impl Supervisor {
         };
         let throttled = match merged.cpu.limit == earlier {
             true => None,
-            false => {
-                task.with_cgroup(|cgroup| Throttled::of(earlier, &stats::last(&self.layout, cgroup))).ok().flatten()
-            }
+            false => task
+                .with_cgroup(|cgroup| Throttled::of(earlier, &stats::last(&self.layout, cgroup).figures))
+                .ok()
+                .flatten(),
         };
         let has_bundle = merged.bundle.is_some();
         task.facts.update(|facts| facts.record.task = Some(merged));

@@ -109,22 +109,22 @@ fn end(facts: &Facts, report: &ExitReport) -> Finding {
 
 /// Says whose memory limit was reached, with the known figures.
 fn out_of_memory(facts: &Facts, report: &ExitReport) -> String {
-    let limit = report.memory_limit_bytes.map_or_else(String::new, |limit| format!(" of {}", bytes(limit)));
+    let limit = report.figures.memory_limit_bytes.map_or_else(String::new, |limit| format!(" of {}", bytes(limit)));
     let whose = match &report.oom_cgroup {
         Some(cgroup) if facts.cgroup.as_ref() == Some(cgroup) => format!("its own limit{limit} was met"),
         Some(cgroup) => format!("the joint limit of its sandbox, {}, was met, not its own{limit}", shown(cgroup)),
         None => format!("not its own limit{limit} was met, but that of a cgroup above it, or the host had no more"),
     };
-    let peak = report.memory_peak_bytes.map(|peak| format!("peak {}", bytes(peak)));
-    let kills = report.oom_kills.map(|kills| count(kills, "OOM kill"));
+    let peak = report.figures.memory_peak_bytes.map(|peak| format!("peak {}", bytes(peak)));
+    let kills = report.figures.oom_kills.map(|kills| count(kills, "OOM kill"));
     [Some(whose), peak, kills].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn with_memory(finding: Finding, report: &ExitReport) -> Finding {
     finding
-        .with("memory_limit_bytes", report.memory_limit_bytes)
-        .with("memory_peak_bytes", report.memory_peak_bytes)
-        .with("oom_kills", report.oom_kills)
+        .with("memory_limit_bytes", report.figures.memory_limit_bytes)
+        .with("memory_peak_bytes", report.figures.memory_peak_bytes)
+        .with("oom_kills", report.figures.oom_kills)
         .with("oom_cgroup", report.oom_cgroup.clone())
 }
 
@@ -181,12 +181,12 @@ fn signalled(facts: &Facts, report: &ExitReport, signal: &str) -> Finding {
     }
     let why = match killed_by_filter(facts, signal).or_else(|| meaning(signal)) {
         Some(why) => format!(": {why}"),
-        None if signal == "SIGKILL" && report.oom_kills == Some(0) => {
+        None if signal == "SIGKILL" && report.figures.oom_kills == Some(0) => {
             ": not sent by its shim, and not by the OOM killer (0 OOM kills)".to_owned()
         }
         None => ": not sent by its shim, so by itself or somebody else".to_owned(),
     };
-    Finding::cause("signal", format!("{signal} ended its command{why}")).with("oom_kills", report.oom_kills)
+    Finding::cause("signal", format!("{signal} ended its command{why}")).with("oom_kills", report.figures.oom_kills)
 }
 
 fn exited(facts: &Facts, report: &ExitReport) -> Finding {
@@ -220,7 +220,7 @@ fn memory(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
     let mut all = Vec::new();
     let killed = report.oom_killed == Some(true);
     if killed && report.oom_killed_init != Some(true) {
-        let what = report.oom_kills.map_or_else(|| "processes".to_owned(), processes);
+        let what = report.figures.oom_kills.map_or_else(|| "processes".to_owned(), processes);
         let limit = out_of_memory(facts, report);
         let last = facts.events.iter().rev().find_map(|entry| match &entry.event {
             Event::Oom { last, .. } => last.as_ref().map(|last| format!(" ({} was the last)", shown(&last.name))),
@@ -232,15 +232,15 @@ fn memory(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
         let passed_on = report.exit_code == Some(137) && report.signal.is_none();
         all.push(with_memory(Finding::warning("oom_killed_child", sentence), report).a_cause_if(passed_on));
     }
-    let (limit, hits) = (report.memory_limit_bytes, report.memory_limit_hits);
+    let (limit, hits) = (report.figures.memory_limit_bytes, report.figures.memory_limit_hits);
     if let (Some(limit), Some(hits), false) = (limit, hits.filter(|hits| *hits > 0), killed) {
-        let peak = report.memory_peak_bytes.map_or_else(String::new, |peak| format!(", peak {}", bytes(peak)));
+        let peak = report.figures.memory_peak_bytes.map_or_else(String::new, |peak| format!(", peak {}", bytes(peak)));
         let sentence =
             format!("it met its memory limit of {} {}, and enough could be freed{peak}", bytes(limit), times(hits));
         let finding = Finding::warning("memory_limit_met", sentence).with("memory_limit_bytes", Some(limit));
-        all.push(finding.with("memory_limit_hits", Some(hits)).with("memory_peak_bytes", report.memory_peak_bytes));
+        all.push(finding.with("memory_limit_hits", Some(hits)).with("memory_peak_bytes", report.figures.memory_peak_bytes));
     }
-    if let Some(hits) = report.memory_high_hits.filter(|hits| *hits > 0) {
+    if let Some(hits) = report.figures.memory_high_hits.filter(|hits| *hits > 0) {
         let high = facts.task.as_ref().and_then(|task| task.memory.high).map(|high| high.as_u64());
         let of = high.map_or_else(String::new, |high| format!(" of {}", bytes(high)));
         let sentence = format!("it was slowed down above its memory.high{of} {}", times(hits));
@@ -256,10 +256,10 @@ fn times(number: u64) -> String {
 }
 
 fn cpu(facts: &Facts, report: &ExitReport) -> Option<Finding> {
-    let throttled = report.throttled_periods.filter(|periods| *periods > 0)?;
+    let throttled = report.figures.throttled_periods.filter(|periods| *periods > 0)?;
     let limit = facts.task.as_ref().and_then(|task| task.cpu.limit).map(|limit| limit.as_f64());
     let by = limit.map_or_else(|| "a CPU limit".to_owned(), |limit| format!("its limit of {}", cpus(limit)));
-    let all = Held { periods: report.cpu_periods, throttled, usec: report.throttled_usec };
+    let all = Held { periods: report.figures.cpu_periods, throttled, usec: report.figures.throttled_usec };
     let (now, earlier) = all.by_limit(&facts.events);
     let felt = now.periods.is_none_or(|periods| now.throttled as f64 >= periods as f64 * FELT);
     let sentence = match earlier {
@@ -270,17 +270,17 @@ fn cpu(facts: &Facts, report: &ExitReport) -> Option<Finding> {
     let felt = felt && now.throttled > 0;
     let finding =
         if felt { Finding::warning("cpu_throttled", sentence) } else { Finding::note("cpu_throttled", sentence) };
-    let finding = finding.with("throttled_periods", Some(throttled)).with("cpu_periods", report.cpu_periods);
-    let finding = finding.with("throttled_usec", report.throttled_usec).with("cpu_usec", report.cpu_usec);
+    let finding = finding.with("throttled_periods", Some(throttled)).with("cpu_periods", report.figures.cpu_periods);
+    let finding = finding.with("throttled_usec", report.figures.throttled_usec).with("cpu_usec", report.figures.cpu_usec);
     Some(finding.with("limit_cpus", limit))
 }
 
 fn pids(report: &ExitReport) -> Option<Finding> {
-    let hits = report.pids_limit_hits.filter(|hits| *hits > 0)?;
-    let own = report.pids_limit.map_or_else(String::new, |limit| format!("; its own is {limit}"));
+    let hits = report.figures.pids_limit_hits.filter(|hits| *hits > 0)?;
+    let own = report.figures.pids_limit.map_or_else(String::new, |limit| format!("; its own is {limit}"));
     let sentence = format!("{} failed by a limit of processes and threads{own}", count(hits, "fork"));
     let finding = Finding::warning("pids_limit", sentence).with("pids_limit_hits", Some(hits));
-    Some(finding.with("pids_limit", report.pids_limit))
+    Some(finding.with("pids_limit", report.figures.pids_limit))
 }
 
 /// Reports the failed checks of an unhealthy task.

@@ -70,7 +70,7 @@ impl Curves {
                 let last = limit.last().and_then(|(_, figure)| *figure);
                 limit.extend(last.map(|figure| (end, Some(figure))));
             }
-            curves.peak.extend(exit.memory_peak_bytes.map(|peak| (end, Some(peak as f64))));
+            curves.peak.extend(exit.figures.memory_peak_bytes.map(|peak| (end, Some(peak as f64))));
         }
         curves
     }
@@ -108,9 +108,9 @@ fn counters(recording: &Recording, samples: &[Sample], axis: &Axis) -> Vec<Count
     };
     let end = recording.exit.as_ref().map(|exit| Counters {
         at: axis.seconds(exit.exited_at),
-        cpu_usec: exit.cpu_usec,
-        periods: exit.cpu_periods,
-        throttled: exit.throttled_periods,
+        cpu_usec: exit.figures.cpu_usec,
+        periods: exit.figures.cpu_periods,
+        throttled: exit.figures.throttled_periods,
     });
     // Include the first reading even if it shares its pixel with others.
     let first =

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use bowline_executor::internal::facts::Facts;
 use bowline_model::Result;
 use bowline_model::stats::figures::{Figures, SandboxFigures};
+use bowline_model::status::Status;
 use serde::Serialize;
 
 use super::error_codes::Answer;
@@ -78,7 +79,7 @@ async fn figures(service: &Service) -> Result<Figures> {
             Some(cgroup) => executor.cgroup_stats(&cgroup).ok(),
             None => None,
         };
-        let members = figures.tasks.iter().filter(|task| task.status != "exited").count() as u64;
+        let members = figures.tasks.iter().filter(|task| task.status != Status::Exited.as_str()).count() as u64;
         figures.sandbox = Some(SandboxFigures { id, members, usage });
     }
     Ok(figures)

@@ -15,12 +15,13 @@ use bowline_model::folder::Record;
 use bowline_model::report::ExitReport;
 use bowline_model::stats::Stats;
 use bowline_model::stats::figures::{SandboxFigures, TaskFigures};
+use bowline_model::status::Shown;
 use bowline_model::{Error, Kind, Result};
 use bowline_spec::place::PodPlace;
 use tokio::sync::Semaphore;
 
 use super::bundles::{Bundle, Containerd};
-use super::gather::{Answer, DEADLINE, Sandbox, Scrape, Shim, Task, ask_all, name_devices, named, state_named, take};
+use super::gather::{Answer, DEADLINE, Sandbox, Scrape, Shim, Task, ask_all, name_devices, named, take};
 use bowline_client::scrape::{Heard, ask_at};
 use bowline_client::spawn;
 
@@ -123,13 +124,13 @@ impl AskedShim {
         let ended_at = exit.as_ref().and_then(|exit| exit.started_at);
         let figures = figures.filter(|_| exit.is_none());
         let (state, up) = match (&exit, &figures) {
-            (Some(_), _) => (Some("exited"), None),
+            (Some(_), _) => (Some(Shown::Exited), None),
             (None, Some(figures)) => {
-                let state = state_named(&figures.status);
-                (state, Some(true).filter(|_| state != Some("exited")))
+                let state = figures.status.parse().ok();
+                (state, Some(true).filter(|_| state != Some(Shown::Exited)))
             }
             // Unknown if the shim is silent; otherwise the task died with its shim.
-            (None, None) => ((!self.silent).then_some("dead"), Some(false)),
+            (None, None) => ((!self.silent).then_some(Shown::Dead), Some(false)),
         };
         Some(Task {
             namespace: self.namespace.clone(),

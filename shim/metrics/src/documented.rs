@@ -10,6 +10,7 @@ use bowline_model::folder::died_with_shim;
 use bowline_model::health::HealthStatus;
 use bowline_model::stats::Stats;
 use bowline_model::stats::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
+use bowline_model::status::Shown;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -98,7 +99,7 @@ pub fn everything() -> Exposition {
             }),
             cgroup: Some("/bowline/web/web".to_owned()),
             started_at: Some(Timestamp::UNIX_EPOCH),
-            state: Some("running"),
+            state: Some(Shown::Running),
             up: Some(true),
             figures: Some(task),
             exit: Some(exit),

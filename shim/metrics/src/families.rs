@@ -8,13 +8,14 @@ use bowline_model::health::HealthStatus;
 use bowline_model::report::ExitReport;
 use bowline_model::stats::figures::TaskFigures;
 use bowline_model::stats::{Pressure, Stats};
+use bowline_model::status::Shown;
 use jiff::Timestamp;
 
 use super::gather::{Nomad, Sandbox, Scrape, Shim, Task, TrackedUnit};
 use super::text::{Exposition, Labels, Type, Value};
 
-/// The words for a task's state.
-const STATES: [&str; 6] = ["created", "running", "paused", "stopping", "exited", "dead"];
+/// The states that a task is told to be in; of others none is.
+const STATES: [Shown; 6] = [Shown::Created, Shown::Running, Shown::Paused, Shown::Stopping, Shown::Exited, Shown::Dead];
 
 const HEALTH: [HealthStatus; 3] = [HealthStatus::Starting, HealthStatus::Healthy, HealthStatus::Unhealthy];
 
@@ -30,7 +31,7 @@ pub fn of(scrape: &Scrape) -> Exposition {
     host.span("scrape_duration", "How long it took to gather all this", scrape.took.as_micros().try_into().ok());
     for state in STATES {
         let count = scrape.tasks.iter().filter(|task| task.state == Some(state)).count() as u64;
-        host.with("state", state).gauge("tasks", "Tasks by where they are in their lives", count);
+        host.with("state", state.as_str()).gauge("tasks", "Tasks by where they are in their lives", count);
     }
     host.gauge("sandboxes", "Sandboxes", scrape.sandboxes.len() as u64);
     scrape.shims.iter().for_each(|shim| of_shim(&mut host, shim));
@@ -161,8 +162,8 @@ fn of_task(host: &mut Of<'_>, task: &Task) {
             .info("nomad", "What Nomad calls a task of its own");
     }
     of.gauge("up", "Whether the shim answers for a task that has not ended", task.up.map(u64::from));
-    for state in STATES.iter().filter(|_| task.state.is_some()) {
-        of.with("state", state).gauge(
+    for state in STATES.into_iter().filter(|_| task.state.is_some()) {
+        of.with("state", state.as_str()).gauge(
             "state",
             "Where the task is in its life: 1 for that",
             u64::from(task.state == Some(state)),

@@ -21,6 +21,7 @@ use bowline_model::folder::{Folder, StateDir};
 use bowline_model::report::ExitReport;
 use bowline_model::stats::Stats;
 use bowline_model::stats::figures::{Figures, SandboxFigures, TaskFigures};
+use bowline_model::status::Shown;
 use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -103,7 +104,7 @@ pub struct Task {
     /// When its program was executed.
     pub started_at: Option<Timestamp>,
     /// The task's state; unknown if the shim does not answer.
-    pub state: Option<&'static str>,
+    pub state: Option<Shown>,
     /// Whether the shim answers for the task; `None` for a task that has ended or is still being launched.
     pub up: Option<bool>,
     /// What the shim reports about the task.
@@ -276,7 +277,7 @@ impl Found {
     fn is_still_there(&mut self, state: &StateDir, heard: &mut BTreeMap<TaskId, Heard>, errors: &mut u64) -> bool {
         let answered = match heard.get(self.shim()) {
             Some(Heard::Figures(figures)) => {
-                figures.tasks.iter().any(|task| task.id == self.id.as_str() && task.status != "exited")
+                figures.tasks.iter().any(|task| task.id == self.id.as_str() && task.status != Shown::Exited.as_str())
             }
             _ => false,
         };
@@ -297,16 +298,16 @@ impl Found {
         let (state, up) = match (&self.exit, heard.get(&shim)) {
             (Some(_), _) => {
                 figures = None;
-                (Some("exited"), None)
+                (Some(Shown::Exited), None)
             }
             (None, Some(Heard::Figures(_))) => match &figures {
-                Some(task) => (state_named(&task.status), Some(true)),
+                Some(task) => (task.status.parse().ok(), Some(true)),
                 // The task is still being launched, or its folder was moved.
-                None => ((!self.is_damaged).then_some("created"), None),
+                None => ((!self.is_damaged).then_some(Shown::Created), None),
             },
-            (None, Some(Heard::Starting)) => (Some("created"), None),
+            (None, Some(Heard::Starting)) => (Some(Shown::Created), None),
             (None, Some(Heard::Silent(_))) => (None, Some(false)),
-            (None, Some(Heard::Gone) | None) => (Some("dead"), Some(false)),
+            (None, Some(Heard::Gone) | None) => (Some(Shown::Dead), Some(false)),
         };
         let Found { id, sandbox, nomad, cgroup, started_at, exit, .. } = self;
         let told_at = figures.as_ref().and_then(|task| task.started_at);
@@ -321,11 +322,6 @@ impl Found {
 pub fn take(figures: &mut Figures, id: &str) -> Option<TaskFigures> {
     let at = figures.tasks.iter().position(|task| task.id == id);
     at.map(|at| figures.tasks.swap_remove(at))
-}
-
-/// The state that a shim names, if we know the word.
-pub fn state_named(word: &str) -> Option<&'static str> {
-    ["created", "running", "paused", "stopping", "exited"].into_iter().find(|known| *known == word)
 }
 
 fn has_ended(folder: &Folder) -> bool {

@@ -1,6 +1,7 @@
 //! `attach`: connects to a running task's streams, until the user detaches or the task ends.
 
 use bowline_model::folder::StateDir;
+use bowline_model::status::Status;
 use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 
@@ -26,7 +27,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
         Ok(None) | Err(_) => error,
     };
     let task = shim.state().await.map_err(ended)?.ok_or_else(|| ended(starting(id)))?;
-    if task.status == "paused" {
+    if task.status == Status::Paused.as_str() {
         let message = format!("task {id} is paused: nothing would happen");
         return Err(Error::new(Kind::WrongState, message).hint(format!("let it go on with `bowline resume {id}`")));
     }

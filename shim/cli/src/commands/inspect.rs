@@ -7,6 +7,7 @@ use bowline_model::folder::StateDir;
 use bowline_model::health::Health;
 use bowline_model::record::Connected;
 use bowline_model::report::{ExitReport, SliceEnforcement};
+use bowline_model::status::Shown;
 use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
@@ -16,7 +17,6 @@ use serde::Serialize;
 
 use crate::input::args::InspectArgs;
 use crate::input::each_task::settle;
-use crate::input::filter::NOT_ANSWERING;
 use crate::input::task_names;
 use crate::ui::json;
 use crate::ui::print::say;
@@ -31,7 +31,7 @@ const AT_A_TIME: usize = 64;
 pub struct Inspection {
     pub id: TaskId,
     /// The task's status, in one word.
-    pub status: String,
+    pub status: Shown,
     /// Init's pid, while it lives.
     pub pid: Option<i32>,
     /// The shim's pid, until the task has ended or the shim has died.
@@ -170,40 +170,46 @@ pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     }
 }
 
+/// The status that a shim says.
+fn shown(said: &str) -> Result<Shown> {
+    said.parse()
+        .map_err(|wrong| Error::new(Kind::Unsupported, format!("its shim says more than is known here: {wrong}")))
+}
+
 async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = state.folder(id);
     let mut health = None;
-    let not_answering = || (NOT_ANSWERING.to_owned(), None, None);
+    let not_answering = || (Shown::NotAnswering, None, None);
     let (status, pid, exit) = match bowline_client::look(&folder, id).await {
         Ok(Presence::Live(shim)) => {
             let state = shim.state().await;
             // Trust the report: the shim may be about to exit.
             match (folder.exit()?, state) {
-                (Some(report), _) => ("exited".to_owned(), None, Some(report)),
+                (Some(report), _) => (Shown::Exited, None, Some(report)),
                 (None, Ok(Some(state))) if !state.unwritten.is_empty() => {
-                    ("exited".to_owned(), None, bowline_client::unwritten(&state)?)
+                    (Shown::Exited, None, bowline_client::unwritten(&state)?)
                 }
                 (None, Ok(Some(state))) => {
                     health = read_health(&state.health)?;
-                    (state.status, Some(state.pid).filter(|pid| *pid > 0), None)
+                    (shown(&state.status)?, Some(state.pid).filter(|pid| *pid > 0), None)
                 }
-                (None, Ok(None)) if bowline_client::is_held(&folder)? => ("created".to_owned(), None, None),
+                (None, Ok(None)) if bowline_client::is_held(&folder)? => (Shown::Created, None, None),
                 // The member's starter was killed before it asked the sandbox's shim.
-                (None, Ok(None)) => ("dead".to_owned(), None, None),
+                (None, Ok(None)) => (Shown::Dead, None, None),
                 (None, Err(error)) if error.kind() == Kind::Unavailable => not_answering(),
                 (None, Err(error)) => return Err(error),
             }
         }
-        Ok(Presence::Exited(report)) => ("exited".to_owned(), None, Some(*report)),
-        Ok(Presence::Dead) => ("dead".to_owned(), None, None),
-        Ok(Presence::Starting) => ("created".to_owned(), None, None),
+        Ok(Presence::Exited(report)) => (Shown::Exited, None, Some(*report)),
+        Ok(Presence::Dead) => (Shown::Dead, None, None),
+        Ok(Presence::Starting) => (Shown::Created, None, None),
         Err(error) if error.kind() == Kind::Unavailable => not_answering(),
         Err(error) => return Err(error),
     };
     let record: Option<Record> = folder.record()?;
     // The shim cannot be asked, but it recorded the pid when it launched the task.
-    let pid = pid.or(record.as_ref().filter(|_| status == NOT_ANSWERING).and_then(|r| r.pid));
-    let gone = exit.is_some() || status == "dead";
+    let pid = pid.or(record.as_ref().filter(|_| status == Shown::NotAnswering).and_then(|r| r.pid));
+    let gone = exit.is_some() || status == Shown::Dead;
     let enforcement = record.as_ref().and_then(|r| r.enforcement.clone());
     Ok(Inspection {
         id: id.clone(),

@@ -6,6 +6,7 @@ use std::mem::discriminant;
 
 use bowline_client::Presence;
 use bowline_model::folder::StateDir;
+use bowline_model::status::Shown;
 use bowline_model::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use crate::commands::inspect::{Inspection, examine_all};
 use crate::input::args::{PsArgs, SortBy};
-use crate::input::filter::{Filter, STATUSES};
+use crate::input::filter::Filter;
 use crate::input::task_names;
 use crate::ui::colour;
 use crate::ui::json;
@@ -27,7 +28,7 @@ use crate::ui::template::Template;
 #[derive(Debug, Serialize)]
 struct Row {
     id: TaskId,
-    status: String,
+    status: Shown,
     exit_code: Option<i32>,
     /// The health in one word, if the task runs and has checks.
     health: Option<&'static str>,
@@ -60,7 +61,7 @@ impl Row {
         let damage = Some(damage.message().to_owned());
         let row = Row::from(Inspection {
             id: id.clone(),
-            status: "damaged".to_owned(),
+            status: Shown::Damaged,
             pid: state.map(|state| state.pid).filter(|pid| *pid > 0),
             shim_pid: None,
             cgroup: None,
@@ -136,7 +137,7 @@ struct Named {
     created_at: String,
     running_for: String,
     status: String,
-    state: String,
+    state: Shown,
     labels: String,
     pid: Option<i32>,
     exit_code: Option<i32>,
@@ -153,7 +154,7 @@ impl Named {
             created_at: row.created_at.map(|at| at.to_string()).unwrap_or_default(),
             running_for: row.created_at.map(|at| format!("{} ago", span(at, now))).unwrap_or_default(),
             status: status(row, now),
-            state: row.status.clone(),
+            state: row.status,
             labels: labels.join(","),
             pid: row.pid,
             exit_code: row.exit_code,
@@ -211,11 +212,10 @@ pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
 }
 
 fn order(a: &Row, b: &Row, by: SortBy) -> Ordering {
-    let rank = |row: &Row| STATUSES.iter().position(|status| *status == row.status);
     let first = match by {
         SortBy::Id => Ordering::Equal,
         SortBy::Created => a.created_at.cmp(&b.created_at),
-        SortBy::Status => rank(a).cmp(&rank(b)),
+        SortBy::Status => a.status.cmp(&b.status),
     };
     first.then_with(|| a.id.cmp(&b.id))
 }
@@ -250,7 +250,7 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
     let ids = task_names::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
         let look =
-            if row.health == Some("unhealthy") { colour::BAD } else { colour::of_status(&row.status, row.exit_code) };
+            if row.health == Some("unhealthy") { colour::BAD } else { colour::of_status(row.status, row.exit_code) };
         let age = row.created_at.map(|at| span(at, now));
         vec![
             Cell::from(id),
@@ -268,18 +268,18 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
 mod tests {
     use super::*;
 
-    fn row(id: &str, status: &str, created: i64) -> Row {
+    fn row(id: &str, status: Shown, created: i64) -> Row {
         Row {
             id: id.parse().expect("an id"),
-            status: status.to_owned(),
-            exit_code: (status == "exited").then_some(3),
-            health: (status == "running").then_some("healthy"),
-            pid: (status == "running").then_some(4711),
+            status,
+            exit_code: (status == Shown::Exited).then_some(3),
+            health: (status == Shown::Running).then_some("healthy"),
+            pid: (status == Shown::Running).then_some(4711),
             shim_pid: None,
             command: "sleep 1000".to_owned(),
             created_at: Timestamp::from_second(created).ok(),
             started_at: None,
-            exited_at: (status == "exited").then(|| Timestamp::from_second(created + 60).expect("a time")),
+            exited_at: (status == Shown::Exited).then(|| Timestamp::from_second(created + 60).expect("a time")),
             unwritten: None,
             labels: BTreeMap::from([("tier".to_owned(), "web".to_owned())]),
             sandbox: None,
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_row_has_what_a_person_asks_for() {
-        let rows = [row("api", "exited", 0), row("web", "running", 300)];
+        let rows = [row("api", Shown::Exited, 0), row("web", Shown::Running, 300)];
         let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
         let now = Timestamp::from_second(480).expect("a time");
         let lines: Vec<String> = table(&rows, &ids, now, Some(80));
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn rows_are_sorted_and_ties_go_by_id() {
-        let mut rows = [row("a", "exited", 5), row("c", "running", 2), row("b", "running", 9)];
+        let mut rows = [row("a", Shown::Exited, 5), row("c", Shown::Running, 2), row("b", Shown::Running, 9)];
         let ids = |rows: &[Row]| rows.iter().map(|row| row.id.to_string()).collect::<Vec<_>>();
         rows.sort_by(|a, b| order(a, b, SortBy::Status));
         assert_eq!(ids(&rows), ["b", "c", "a"]);
@@ -318,7 +318,7 @@ mod tests {
     fn filters_of_one_kind_add_up_and_kinds_narrow_down() {
         let listed = |filters: &[&str]| {
             let filters: Vec<Filter> = filters.iter().map(|text| text.parse().expect("a filter")).collect();
-            is_listed(&row("a", "running", 0), &filters)
+            is_listed(&row("a", Shown::Running, 0), &filters)
         };
         assert!(listed(&[]) && listed(&["status=running"]) && listed(&["status=exited", "status=running"]));
         assert!(listed(&["label=tier"]) && listed(&["label=tier=web", "status=running"]));

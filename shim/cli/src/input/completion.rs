@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use bowline_client::STATE;
 use bowline_model::folder::StateDir;
+use bowline_model::status::Shown;
 use bowline_spec::capability::Capability;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -23,7 +24,6 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompleteEnv, Completi
 use serde_json::Value;
 
 use crate::input::args::{Cli, CompletedShell};
-use crate::input::filter::STATUSES;
 use crate::input::task_names::TaskRef;
 
 /// The variable by which a script asks for candidates; its value is the shell.
@@ -185,7 +185,7 @@ fn defined<'s>(schema: &'s Value, field: &'s Value) -> &'s Value {
 fn filters() -> impl Iterator<Item = String> {
     let keys = ["exited=", "label=", "name=", "sandbox="].map(str::to_owned);
     // A shell would take a status of two words for two arguments.
-    let statuses = STATUSES.iter().filter(|status| !status.contains(' '));
+    let statuses = Shown::ALL.map(Shown::as_str).into_iter().filter(|status| !status.contains(' '));
     statuses.map(|status| format!("status={status}")).chain(keys)
 }
 

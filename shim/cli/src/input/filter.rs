@@ -1,16 +1,10 @@
-//! `--filter`: selects the tasks that are listed, and defines the words for a task's status.
+//! `--filter`: selects the tasks that are listed.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use bowline_model::status::Shown;
 use regex_lite::Regex;
-
-/// The status of a task whose shim lives but does not answer.
-pub const NOT_ANSWERING: &str = "not answering";
-
-/// The words for a task's status, in the order that `ps` sorts them.
-pub const STATUSES: [&str; 8] =
-    ["created", "running", "paused", "stopping", NOT_ANSWERING, "exited", "dead", "damaged"];
 
 /// One `--filter`: selects the tasks that are listed.
 #[derive(Debug, Clone)]
@@ -19,7 +13,7 @@ pub enum Filter {
     Name(Regex),
     /// Tasks that have ended with this code.
     Exited(i32),
-    Status(String),
+    Status(Shown),
     Label(Labelled),
     Sandbox(String),
 }
@@ -55,8 +49,7 @@ impl FromStr for Filter {
 
     fn from_str(text: &str) -> std::result::Result<Filter, String> {
         match text.split_once('=') {
-            Some(("status", status)) if STATUSES.contains(&status) => Ok(Filter::Status(status.to_owned())),
-            Some(("status", status)) => Err(format!("{status:?} is no status; write one of {}", STATUSES.join(", "))),
+            Some(("status", status)) => status.parse().map(Filter::Status),
             Some(("name", name)) if !name.is_empty() => {
                 Regex::new(name).map(Filter::Name).map_err(|wrong| format!("{name:?} is no name or pattern: {wrong}"))
             }

@@ -4,6 +4,7 @@
 //! `NO_COLOR`, `TERM=dumb`, `--color never`.
 
 use anstyle::{AnsiColor, Style};
+use bowline_model::status::Shown;
 
 /// Style of `bowline:` before an error.
 pub const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -24,12 +25,12 @@ pub fn choose(when: clap::ColorChoice) {
 }
 
 /// The style of the word for a task's state.
-pub fn of_status(status: &str, exit_code: Option<i32>) -> Style {
-    match (status, exit_code) {
-        ("running", _) => AnsiColor::Green.on_default(),
-        ("paused" | "stopping", _) => AnsiColor::Yellow.on_default(),
-        ("dead" | "damaged", _) => BAD,
-        ("exited", code) if code != Some(0) => BAD,
-        _ => Style::new(),
+pub fn of_status(status: Shown, exit_code: Option<i32>) -> Style {
+    match status {
+        Shown::Running => AnsiColor::Green.on_default(),
+        Shown::Paused | Shown::Stopping => AnsiColor::Yellow.on_default(),
+        Shown::Dead | Shown::Damaged => BAD,
+        Shown::Exited if exit_code != Some(0) => BAD,
+        Shown::Created | Shown::NotAnswering | Shown::Exited => Style::new(),
     }
 }

@@ -5,6 +5,7 @@
 use bowline_model::events::{Entry, Event};
 use bowline_model::health::{Health, HealthStatus};
 use bowline_model::report::{ExitReport, StoppedBy};
+use bowline_model::status::Shown;
 use bowline_model::watch;
 use bowline_spec::Seccomp;
 
@@ -71,7 +72,7 @@ pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
 /// Reports that nobody knows the end: there is no new shim, or it came too late to learn that.
 fn shim_died(facts: &Facts, report: &ExitReport) -> Finding {
     let unknown = "its shim died before it: how it ended nobody knows";
-    if facts.status != "dead" {
+    if facts.status != Shown::Dead {
         let lost = report.init_lost.as_ref().map_or_else(String::new, |why| format!(", as {why}"));
         return Finding::cause("shim_died", format!("{unknown}{lost}; a new shim has ended what was left of it"))
             .with("processes_killed", report.processes_killed);
@@ -238,7 +239,9 @@ fn memory(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
         let sentence =
             format!("it met its memory limit of {} {}, and enough could be freed{peak}", bytes(limit), times(hits));
         let finding = Finding::warning("memory_limit_met", sentence).with("memory_limit_bytes", Some(limit));
-        all.push(finding.with("memory_limit_hits", Some(hits)).with("memory_peak_bytes", report.figures.memory_peak_bytes));
+        all.push(
+            finding.with("memory_limit_hits", Some(hits)).with("memory_peak_bytes", report.figures.memory_peak_bytes),
+        );
     }
     if let Some(hits) = report.figures.memory_high_hits.filter(|hits| *hits > 0) {
         let high = facts.task.as_ref().and_then(|task| task.memory.high).map(|high| high.as_u64());
@@ -271,7 +274,8 @@ fn cpu(facts: &Facts, report: &ExitReport) -> Option<Finding> {
     let finding =
         if felt { Finding::warning("cpu_throttled", sentence) } else { Finding::note("cpu_throttled", sentence) };
     let finding = finding.with("throttled_periods", Some(throttled)).with("cpu_periods", report.figures.cpu_periods);
-    let finding = finding.with("throttled_usec", report.figures.throttled_usec).with("cpu_usec", report.figures.cpu_usec);
+    let finding =
+        finding.with("throttled_usec", report.figures.throttled_usec).with("cpu_usec", report.figures.cpu_usec);
     Some(finding.with("limit_cpus", limit))
 }
 

@@ -7,6 +7,7 @@ use bowline_model::events::Entry;
 use bowline_model::health::Health;
 use bowline_model::report::ExitReport;
 use bowline_model::stats::Stats;
+use bowline_model::status::Shown;
 use bowline_spec::Task;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,8 +16,7 @@ use serde_json::Value;
 /// All facts about a task; unknown facts are empty.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// The task's status, in one word.
-    pub status: String,
+    pub status: Shown,
     /// The path of the task's cgroup.
     pub cgroup: Option<String>,
     /// The sandbox that the task is a member of.

@@ -30,6 +30,7 @@ use bowline_model::events::{Event, Reader};
 use bowline_model::folder::StateDir;
 use bowline_model::log_line::{LogLine, LogStream};
 use bowline_model::stats::Stats;
+use bowline_model::status::Shown;
 use bowline_model::trust;
 use bowline_model::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
@@ -41,7 +42,6 @@ use crate::commands::inspect::examine;
 use crate::commands::sandbox::inspection;
 use crate::input::chosen::Chosen;
 use crate::input::each_task::each_found;
-use crate::input::filter::NOT_ANSWERING;
 use crate::reach;
 use crate::ui::colour;
 use crate::ui::json;
@@ -57,7 +57,7 @@ const APART: Duration = Duration::from_secs(1);
 struct Explanation {
     id: TaskId,
     /// The task's status, in one word.
-    status: String,
+    status: Shown,
     /// The status as a sentence.
     summary: String,
     /// The labels in the description: whose task it is, where a manager has it.
@@ -108,7 +108,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     let mut found = examine(state, id).await?;
     let folder = state.folder(id);
     let mut no_new_shim = None;
-    if found.status == "dead" {
+    if found.status == Shown::Dead {
         no_new_shim = find_or_adopt(&folder, id, &Programs::default()).await.err().map(|why| why.message().to_owned());
         found = examine(state, id).await?;
     }
@@ -140,13 +140,13 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     if facts.exit.is_some() {
         facts.stderr = facts.task.as_ref().and_then(|task| stderr(&LogFiles::of(task, id, folder.path())).ok());
     }
-    if facts.status == "dead" {
+    if facts.status == Shown::Dead {
         facts.never_ran = folder.never_ran();
         facts.exit = Some(folder.report_after_death(folder.record()?.as_ref()));
         facts.shim_said = end_of(&folder.file("shim.log")).ok();
         facts.no_new_shim = no_new_shim;
     }
-    if facts.exit.is_none() && facts.status != "created" && facts.status != NOT_ANSWERING {
+    if facts.exit.is_none() && ![Shown::Created, Shown::NotAnswering].contains(&facts.status) {
         read_twice(state, id, &mut facts).await?;
     }
     Ok(facts)
@@ -201,7 +201,7 @@ async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<
     tokio::time::sleep(APART).await;
     let (now, joint_now) = (own().await?, joint().await);
     // A frozen process looks like one that waits for a disk.
-    if facts.status == "running" {
+    if facts.status == Shown::Running {
         let still = self::stuck(&now)?;
         facts.stuck = still.into_iter().filter(|process| stuck.contains(process)).map(|(_, name)| name).collect();
     }
@@ -231,7 +231,7 @@ fn explain(id: &TaskId, facts: &Facts, now: Timestamp) -> Explanation {
     };
     findings.sort_by_key(|finding| finding.severity);
     let labels = facts.task.as_ref().map(|task| task.labels.clone()).unwrap_or_default();
-    Explanation { id: id.clone(), status: facts.status.clone(), summary: summary(id, facts, now), labels, findings }
+    Explanation { id: id.clone(), status: facts.status, summary: summary(id, facts, now), labels, findings }
 }
 
 fn summary(id: &TaskId, facts: &Facts, now: Timestamp) -> String {

@@ -6,11 +6,11 @@ use bowline_executor::internal::housekeeping::Difference;
 use bowline_model::events::Entry;
 use bowline_model::health::HealthStatus;
 use bowline_model::stats::{Pressure, Stats};
+use bowline_model::status::Shown;
 
 use super::ended;
 use super::finding::{Facts, Finding};
 use super::held::Held;
-use crate::input::filter::NOT_ANSWERING;
 use crate::ui::words::{bytes, count, cpus, percent, processes, share, shown};
 
 /// From this percentage of the last ten seconds on, waiting is felt.
@@ -23,15 +23,15 @@ const NEAR: f64 = 90.0;
 pub fn findings(facts: &Facts) -> Vec<Finding> {
     let own = Subject { whose: "its", cgroup: "own", events: &facts.events };
     let mut all = Vec::new();
-    match facts.status.as_str() {
-        "paused" => all.push(Finding::cause("paused", "it is paused: all its processes are frozen until `resume`")),
-        "stopping" => all.push(Finding::cause("stopping", "it was asked to end, and has not ended yet")),
-        NOT_ANSWERING => all.push(Finding::cause(
+    match facts.status {
+        Shown::Paused => all.push(Finding::cause("paused", "it is paused: all its processes are frozen until `resume`")),
+        Shown::Stopping => all.push(Finding::cause("stopping", "it was asked to end, and has not ended yet")),
+        Shown::NotAnswering => all.push(Finding::cause(
             "not_answering",
             "its shim is not answering: somebody may have stopped or frozen it, or another command takes the task over or \
              removes it; the task itself may run",
         )),
-        "created" => all.push(Finding::cause("created", "it is still being launched: its program does not run yet")),
+        Shown::Created => all.push(Finding::cause("created", "it is still being launched: its program does not run yet")),
         _ => {}
     }
     if let Some((before, now)) = &facts.readings {

@@ -4,6 +4,7 @@ use bowline_executor::internal::housekeeping::Difference;
 use bowline_model::health::Health;
 use bowline_model::report::ExitReport;
 use bowline_model::stats::Stats;
+use bowline_model::status::Shown;
 use serde_json::{Value, json};
 
 use super::finding::{Facts, Finding, Severity};
@@ -33,7 +34,7 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 fn facts() -> Facts {
-    Facts { status: "exited".to_owned(), cgroup: Some("/bowline/web/web".to_owned()), ..Facts::default() }
+    Facts { status: Shown::Exited, cgroup: Some("/bowline/web/web".to_owned()), ..Facts::default() }
 }
 
 fn of_end(changed: Value) -> Vec<Finding> {
@@ -86,7 +87,7 @@ fn an_end_is_explained_by_what_is_known_of_it() {
     has(&of_end(json!({"exit_code": 7, "stopped_by": "request"})), "stopped_by_request", cause, &["exit code 7"]);
     let lost = json!({"shim_died": true, "exit_code": null, "init_lost": "pid 7 is another's"});
     has(&of_end(lost.clone()), "shim_died", cause, &["shim died", "pid 7", "has ended what was left"]);
-    let dead = Facts { status: "dead".to_owned(), no_new_shim: Some("no new shim can".to_owned()), ..facts() };
+    let dead = Facts { status: Shown::Dead, no_new_shim: Some("no new shim can".to_owned()), ..facts() };
     has(&ended::findings(&dead, &report(lost)), "shim_died", cause, &["may still run", "no new shim can"]);
     has(&of_end(json!({})), "success", Severity::Note, &["exit code 0"]);
 }
@@ -171,7 +172,7 @@ fn health_is_told_with_the_last_check() {
     has(&of_end(stopped), "stopped_by_health", Severity::Cause, &parts);
     has(&of_end(json!({"health": health("no db")})), "unhealthy", Severity::Warning, &parts);
     let health: Health = serde_json::from_value(health("no db")).expect("health");
-    let facts = Facts { health: Some(health), status: "running".to_owned(), ..facts() };
+    let facts = Facts { health: Some(health), status: Shown::Running, ..facts() };
     has(&running::findings(&facts), "unhealthy", Severity::Cause, &parts);
 }
 
@@ -187,7 +188,7 @@ fn readings(before: Value, now: Value) -> Option<(Stats, Stats)> {
 }
 
 fn of_run(before: Value, now: Value) -> Vec<Finding> {
-    running::findings(&Facts { status: "running".to_owned(), readings: readings(before, now), ..facts() })
+    running::findings(&Facts { status: Shown::Running, readings: readings(before, now), ..facts() })
 }
 
 #[test]
@@ -224,7 +225,7 @@ fn nothing_is_found_where_nothing_is() {
     assert_eq!(found.len(), 1);
     // Unknown figures are not invented.
     has(&of_run(json!({}), json!({})), "nothing", Severity::Note, &["nothing holds it back"]);
-    let paused = Facts { status: "paused".to_owned(), readings: readings(json!({}), json!({})), ..facts() };
+    let paused = Facts { status: Shown::Paused, readings: readings(json!({}), json!({})), ..facts() };
     let found = running::findings(&paused);
     has(&found, "paused", Severity::Cause, &["frozen"]);
     assert_eq!(found.len(), 1);
@@ -234,7 +235,7 @@ fn nothing_is_found_where_nothing_is() {
 fn a_limit_that_somebody_else_has_changed_is_told() {
     let [file, asked, is] = ["memory.max", "67108864", "max"].map(str::to_owned);
     let differing = vec![Difference { file, asked, is }];
-    let running = || Facts { status: "running".to_owned(), ..facts() };
+    let running = || Facts { status: Shown::Running, ..facts() };
     let own = Facts { differing_limits: differing.clone(), ..running() };
     let joint = Facts { differing_joint_limits: differing, ..running() };
     for (facts, whose) in [(own, "of its cgroup"), (joint, "of its sandbox's cgroup")] {
@@ -246,7 +247,7 @@ fn a_limit_that_somebody_else_has_changed_is_told() {
 #[test]
 fn a_member_is_held_back_by_its_sandbox_too() {
     let joint = |throttled: u64| json!({"cpu": {"periods": 10 * throttled, "throttled_periods": throttled}});
-    let facts = Facts { status: "running".to_owned(), joint: readings(joint(1), joint(2)), ..facts() };
+    let facts = Facts { status: Shown::Running, joint: readings(joint(1), joint(2)), ..facts() };
     has(&running::findings(&facts), "cpu_throttled", Severity::Cause, &["its sandbox's CPU limit"]);
 }
 

@@ -4,12 +4,12 @@ use bowline_client::spawn;
 use bowline_executor::internal::housekeeping::{Cgroups, Difference};
 use bowline_model::folder::StateDir;
 use bowline_model::sandbox::SandboxState;
+use bowline_model::status::Shown;
 use bowline_model::{Kind, Result};
 use bowline_spec::Enforcement;
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
-use crate::input::filter::NOT_ANSWERING;
 use crate::ui::print::complain;
 
 /// A sandbox, as `inspect` and `ls` print it.
@@ -57,13 +57,13 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let (status, found) = match bowline_client::look(&folder, id).await {
         Ok(bowline_client::Presence::Live(shim)) => match shim.sandbox_state().await {
             Ok(found) => ("ready", Some(found)),
-            Err(error) if error.kind() == Kind::NotFound => ("created", None),
-            Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+            Err(error) if error.kind() == Kind::NotFound => (Shown::Created.as_str(), None),
+            Err(error) if error.kind() == Kind::Unavailable => (Shown::NotAnswering.as_str(), None),
             Err(error) => return Err(error),
         },
-        Ok(bowline_client::Presence::Starting) => ("created", None),
-        Ok(bowline_client::Presence::Dead | bowline_client::Presence::Exited(_)) => ("dead", None),
-        Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+        Ok(bowline_client::Presence::Starting) => (Shown::Created.as_str(), None),
+        Ok(bowline_client::Presence::Dead | bowline_client::Presence::Exited(_)) => (Shown::Dead.as_str(), None),
+        Err(error) if error.kind() == Kind::Unavailable => (Shown::NotAnswering.as_str(), None),
         // It was removed meanwhile.
         Err(error) if error.kind() == Kind::NotFound => return Err(bowline_client::sandbox::unknown(id)),
         Err(error) => return Err(error),

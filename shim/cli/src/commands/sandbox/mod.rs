@@ -10,6 +10,7 @@ mod rm;
 use bowline_client::spawn::Programs;
 use bowline_executor::internal::network;
 use bowline_model::folder::{Folder, StateDir};
+use bowline_model::status::Shown;
 use bowline_model::{Kind, Result};
 use bowline_spec::id::TaskId;
 
@@ -90,7 +91,13 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
             Err(_) if !seen.as_ref().is_ok_and(Folder::is_still_there) => {}
             Err(error) if error.kind() == Kind::Damaged => {
                 let tasks = state.members(&id)?;
-                all.push(Inspection { id, status: "damaged", state: None, differing_limits: Vec::new(), tasks });
+                all.push(Inspection {
+                    id,
+                    status: Shown::Damaged.as_str(),
+                    state: None,
+                    differing_limits: Vec::new(),
+                    tasks,
+                });
             }
             Err(error) => settle(Err(error.within(format_args!("sandbox {id}"))), &mut code),
         }

@@ -240,28 +240,35 @@ fn a_full_disk_of_the_tasks_own_file_loses_output() {
     drop(disk);
 }
 
-/// What comes later is written, and what is missing is said nevertheless; also by another program in the shim's place.
+/// What comes later is written, and what is missing is said nevertheless; also by another program or shim.
 #[test]
 fn a_disk_that_is_full_for_a_while_loses_output_too() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=64k");
     let file = disk.path().join("out");
     let filler = disk.path().join("filler");
-    assert!(fs::write(&filler, vec![0; 1 << 20]).is_err(), "the disk is full");
-    let script = "echo lost; while [ ! -e /tmp/room ]; do sleep 0.01; done; echo after; exit 3";
-    let toml = format!("command = 'sh'\nargs = ['-c', '{script}']\noutput.stdout = '{}'", file.display());
-    let (task, run) = host.described(&toml).spawn();
-    host.adopt(task.id());
-    task.wait_until_running();
-    let dropped = || host.metrics().of_task("output_dropped_bytes_total", task.id(), "");
-    eventually("it has nowhere to go", || (dropped() > 0.0).then_some(()));
-    assert_eq!(task.status(), "running", "the task goes on");
-    task.bowline("upgrade", []).assert_says(task.id());
-    fs::remove_file(&filler).expect("it was made");
-    touch(task.program_pid(), "room");
-    run.finish().assert_refused(125, &["lost", "cannot write 5 bytes", "No space left on device", "ended with 3"]);
-    assert_eq!(fs::read_to_string(&file).expect("it was made"), "after\n");
-    assert_eq!(task.wait()["output_unwritten"][0]["bytes"], 5);
+    for crashes in [false, true] {
+        assert!(fs::write(&filler, vec![0; 1 << 20]).is_err(), "the disk is full");
+        let script = "echo lost; while [ ! -e /tmp/room ]; do sleep 0.01; done; echo after; exit 3";
+        let toml = format!("command = 'sh'\nargs = ['-c', '{script}']\noutput.stdout = '{}'", file.display());
+        let (task, run) = host.described(&toml).spawn();
+        host.adopt(task.id());
+        task.wait_until_running();
+        let dropped = || host.metrics().of_task("output_dropped_bytes_total", task.id(), "");
+        eventually("it has nowhere to go", || (dropped() > 0.0).then_some(()));
+        assert_eq!(task.status(), "running", "the task goes on");
+        match crashes {
+            false => drop(task.bowline("upgrade", []).assert_says(task.id())),
+            true => task.crash_shim(),
+        }
+        fs::remove_file(&filler).expect("it was made");
+        touch(task.program_pid(), "room");
+        run.finish().assert_refused(125, &["lost", "cannot write 5 bytes", "No space left on device", "ended with 3"]);
+        assert_eq!(fs::read_to_string(&file).expect("it was made"), "after\n");
+        let report = task.wait();
+        assert_eq!((&report["output_unwritten"][0]["bytes"], report.number("output_dropped_bytes")), (&5.into(), 5));
+        fs::remove_file(&file).expect("it was made");
+    }
     drop(disk);
 }
 

@@ -248,6 +248,8 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
 
 /// Does what the shim before has left to do with what it had read.
 fn go_on_with(unread: &Unread, outlet: &mut Outlet, log: Option<&log::Writer>) {
+    let (dropped, refused) = unread.lost();
+    outlet.has_lost(dropped, refused);
     outlet.write(&unread.pending());
     unread.set_remaining(outlet.pending().len());
     if let Some(log) = log {

@@ -256,6 +256,11 @@ impl Outlet {
         self.gone = true;
     }
 
+    /// An outlet before it, to the same sink, has lost that.
+    pub fn has_lost(&mut self, dropped: u64, refused: Option<Refused>) {
+        (self.dropped, self.refused) = (dropped, refused);
+    }
+
     /// How many bytes this outlet has lost.
     pub fn dropped(&self) -> u64 {
         self.dropped

@@ -280,10 +280,13 @@ impl Stream {
         self.tell.send_replace(Progress { tail_whole: true, ..done });
     }
 
-    /// What was lost so far, before or after all output is written or given up.
+    /// What was lost so far, before or after all output is written or given up. A shim to come finds it too.
     fn progress(&self, flushed: bool) -> Progress {
-        let refused = own(&self.outlets).and_then(Outlet::refused);
-        Progress { tail_whole: false, flushed, dropped: self.dropped(), refused }
+        let (dropped, refused) = (self.dropped(), own(&self.outlets).and_then(Outlet::refused));
+        if let Some(unread) = &self.route.unread {
+            unread.note_lost(dropped, refused);
+        }
+        Progress { tail_whole: false, flushed, dropped, refused }
     }
 
     /// The next step. Once the process has ended, waits for readers no longer than [`DRAIN`].

@@ -23,6 +23,7 @@ use bowline_model::trust;
 use bowline_sys::MappedFile;
 use rustix::fs::{FallocateFlags, fallocate};
 
+use super::outlet::Refused;
 use crate::output::log::Mark;
 
 /// The most bytes read at a time.
@@ -32,13 +33,15 @@ pub const CHUNK: usize = 16 * 1024;
 /// is known to its last byte; of what else is read, a last byte that is one of them by chance would be missed.
 const BLANK: [u8; 8] = [0xc0, 0xf5, 0xff, 0xc1, 0xfe, 0xf8, 0xfa, 0xfd];
 
-/// The file's first page: which layout it has, and which of two places its state is in; the two; then two for the
-/// beginning of a line.
+/// The file's first page: which layout it has, and which of two places its state is in; the two; what was lost; then two
+/// places for the beginning of a line.
 const PAGE: usize = 4096;
 const LAYOUT: usize = 0;
 const THIS_LAYOUT: u32 = 2;
 const WHICH: usize = 4;
 const STATES: [usize; 2] = [64, 64 + 4 * WORDS];
+/// Where it says how many bytes were lost, how many of them a file has refused, and why: two words, two and one.
+const LOST: usize = 208;
 const PLACES: [usize; 2] = [256, 256 + SHORT];
 /// The longest beginning of a line that is kept there.
 const SHORT: usize = 1900;
@@ -288,9 +291,28 @@ impl Unread {
         read.map_or_else(Vec::new, |()| bytes)
     }
 
-    /// Whether something is left to pass on.
+    /// So many bytes of the output are lost by now, of which its file has `refused` some.
+    pub fn note_lost(&self, dropped: u64, refused: Option<Refused>) {
+        let Some(map) = &self.map else { return };
+        let (bytes, errno) = refused.map_or((0, 0), |refused| (refused.bytes, refused.errno));
+        let words = [dropped as u32, (dropped >> 32) as u32, bytes as u32, (bytes >> 32) as u32, errno.cast_unsigned()];
+        (0..).zip(words).for_each(|(word, number)| map.store(LOST + 4 * word, number));
+    }
+
+    /// What [`Unread::note_lost`] has noted.
+    pub fn lost(&self) -> (u64, Option<Refused>) {
+        let Some(map) = &self.map else { return (0, None) };
+        let number = |word: usize| {
+            let [low, high] = [word, word + 1].map(|word| u64::from(map.load(LOST + 4 * word)));
+            high << 32 | low
+        };
+        let refused = Refused { bytes: number(2), errno: map.load(LOST + 16).cast_signed() };
+        (number(0), Some(refused).filter(|refused| refused.bytes > 0))
+    }
+
+    /// Whether something is left to pass on, or to tell.
     pub fn has_left(&self) -> bool {
-        !self.chunk().is_empty() || !self.pending().is_empty() || !self.held().is_empty()
+        self.lost().0 > 0 || !self.chunk().is_empty() || !self.pending().is_empty() || !self.held().is_empty()
     }
 
     /// Removes the file: all is passed on, or given up.

@@ -1,5 +1,6 @@
 //! What belongs to the host: its units and abilities, who owns what on it, and what dead shims have left there.
 
+pub mod attached;
 pub(crate) mod copies;
 pub mod host_units;
 pub mod housekeeping;

@@ -110,6 +110,48 @@ fn after_the_grace_all_that_ignores_the_hangup_is_killed() {
     task.end();
 }
 
+#[test]
+fn killed_clients_leave_no_heap_of_folders() {
+    let host = Host::new();
+    let task = host.task("echo ready; while read x; do echo got; done; exec sleep 1000").start();
+    let left = || {
+        let entries = std::fs::read_dir(host.state().join(task.id())).expect("the task's folder").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("attach-")).count()
+    };
+    for command in ["exec", "attach"] {
+        for _ in 0..3 {
+            let mut client = host.command(binary("bowline"));
+            match command {
+                "exec" => client.args(["exec", "-i", task.id(), "--", "/bin/sh", "-c", "echo begun; sleep 1234"]),
+                _ => client.args(["attach", task.id()]),
+            };
+            let client = host.spawn_command(client);
+            eventually("it has a folder", || (left() == 1).then_some(()));
+            client.signal(Signal::KILL);
+            client.finish();
+        }
+    }
+    host.bowline(["exec", "-i", task.id(), "true"]).assert_code(0);
+    assert_eq!(left(), 0);
+    task.end();
+}
+
+#[test]
+fn what_ignores_the_loss_of_its_terminal_is_killed() {
+    let host = Host::new();
+    let task = host.task(IDLE).toml("stop.grace = '500ms'").start();
+    for flags in ["", "-t", "-it"] {
+        let mut shell = host.command("sh");
+        let exec = format!("{} exec {flags} {} -- /bin/sh -c \"$0\"; :", binary("bowline").display(), task.id());
+        shell.args(["-c", &exec, "trap '' HUP; echo begun; while :; do sleep 0.05; done"]);
+        let terminal = host.command_in_terminal(&shell);
+        terminal.wait_for("begun");
+        terminal.process().signal(Signal::KILL);
+        until_processes(&task, 1);
+    }
+    task.end();
+}
+
 /// A session of its own, deaf to a hangup, whose parent has ended.
 const DAEMON: &str = "trap '' HUP; (setsid sh -c 'sleep 1236; :' &)";
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::hostside::undo_sandbox::{self, undo_sandbox};
 use bowline_cgroup::sees_all;
 use bowline_error::{Error, Kind, Result, together};
-use bowline_model::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
+use bowline_model::folder::{Folder, Lock, Owner, StateDir};
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, PodPlace, SandboxPlace};
@@ -25,6 +25,7 @@ use serde::Serialize;
 use super::other_folders::Others;
 use super::unit_cgroup::of_scope;
 use super::{Cgroups, place_of, unit_of};
+use crate::hostside::attached;
 use crate::hostside::copies::misplaced;
 use crate::hostside::memory_min;
 use crate::hostside::owners::{self, Shims};
@@ -534,11 +535,8 @@ fn remains(state: &StateDir) -> Vec<Left> {
         Some((id.to_owned(), pid.parse().ok(), why, path))
     });
     let attached = state.all_ids().unwrap_or_default().into_iter().flat_map(|id| {
-        let all: Vec<_> = entries(state.folder(&id).path()).collect();
-        all.into_iter().filter_map(move |(path, name)| {
-            let (pid, _) = name.strip_prefix(ATTACHED)?.split_once('-')?;
-            Some((id.to_string(), Some(pid.parse().ok()?), "who was attached to it was killed", path))
-        })
+        let left: Vec<_> = attached::left_in(state.folder(&id).path()).collect();
+        left.into_iter().map(move |path| (id.to_string(), None, "who was attached to it was killed", path))
     });
     let dead = |pid: &Option<i32>| !pid.is_some_and(owners::is_bowline);
     // A program that links the library, and has another name, holds the folder's lock meanwhile.

@@ -8,6 +8,7 @@ use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
+use signal_hook::consts::SIGHUP;
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::commands::attach;
@@ -118,6 +119,10 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             error = &mut silence => break Err(error),
             happened = session.happened() => match happened {
                 Happened::Resized => attach::resize(&shim, &name).await,
+                // Our end has its shim hang up on it.
+                Happened::Interrupted(signal) if signal.number == SIGHUP && terminal::is_lost(signal) => {
+                    return Ok(by_signal(signal));
+                }
                 // The command decides what it means.
                 Happened::Interrupted(signal) => if passed_on.takes(signal) {
                     pass_on(&shim, &name, signal, &refuses);

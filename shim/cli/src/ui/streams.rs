@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use bowline_client::output_pipe::OutputPipe;
-use bowline_executor::internal::{Counter, register_fd_for};
+use bowline_executor::internal::{Counter, register_fd_for, remove_left_in};
 use bowline_model::folder::ATTACHED;
 use bowline_model::folder::Folder;
 use bowline_model::{Doing, Error, Kind, Result};
@@ -87,7 +87,8 @@ impl Streams {
     /// because its reader is gone or space has run out.
     pub fn attach(folder: &Folder, wanted: Outputs, through: Through) -> Result<(Streams, oneshot::Receiver<()>)> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
-        let mut own = OwnFolder::of(folder);
+        // Nobody was attached to the new task of a `run`.
+        let mut own = OwnFolder::of(folder, through != Through::CountedFifos);
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
         let mut kept_open = Vec::new();
@@ -182,20 +183,27 @@ struct OwnFolder {
     within: PathBuf,
     /// Names us, and this attachment among all of the task's: the pid lets `gc` recognise what a killed process has left.
     name: String,
+    /// Whether others may have left theirs.
+    clears: bool,
     made: Option<TempDir>,
 }
 
 impl OwnFolder {
-    fn of(folder: &Folder) -> OwnFolder {
+    fn of(folder: &Folder, clears: bool) -> OwnFolder {
         let name = format!("{ATTACHED}{}-{:x}", std::process::id(), Timestamp::now().as_nanosecond());
-        OwnFolder { within: folder.path().to_owned(), name, made: None }
+        OwnFolder { within: folder.path().to_owned(), name, clears, made: None }
     }
 
     /// The path of what has this name in it.
     fn path(&mut self, name: &str) -> io::Result<PathBuf> {
         let made = match self.made.take() {
             Some(made) => made,
-            None => tempfile::Builder::new().prefix(&self.name).rand_bytes(0).tempdir_in(&self.within)?,
+            None => {
+                if self.clears {
+                    remove_left_in(&self.within);
+                }
+                tempfile::Builder::new().prefix(&self.name).rand_bytes(0).tempdir_in(&self.within)?
+            }
         };
         Ok(self.made.insert(made).path().join(name))
     }

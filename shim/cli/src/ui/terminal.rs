@@ -1,10 +1,12 @@
 //! The terminal that bowline itself runs in: whether it is one, its size, and raw mode while a task has it.
 
-use std::io::{IsTerminal as _, Stdin, stdin, stdout};
+use std::io::{IsTerminal as _, Stdin, stderr, stdin, stdout};
 use std::os::fd::AsFd as _;
 use std::sync::Mutex;
 
+use bowline_executor::internal::ArrivedSignal;
 use bowline_model::{Doing, Error, Kind, Result};
+use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use bowline_protocol::wire::proto::bowline::WindowSize;
@@ -23,6 +25,13 @@ pub fn size() -> WindowSize {
 /// Whether stdin is a terminal.
 pub fn is_stdin() -> bool {
     stdin().is_terminal()
+}
+
+/// Whether `hangup`, a SIGHUP, is from the loss of our terminal, and not sent by somebody. A shell that has lost it sends
+/// SIGHUP too.
+pub fn is_lost(hangup: ArrivedSignal) -> bool {
+    let is_hung_up = |read: rustix::io::Result<Termios>| read.is_err_and(|error| error == Errno::IO);
+    hangup.by_kernel || [tcgetattr(stdin()), tcgetattr(stdout()), tcgetattr(stderr())].into_iter().any(is_hung_up)
 }
 
 /// Returns an error unless stdin and stdout are terminals.

@@ -4,11 +4,13 @@
 //!   process ─ who runs what, with which rights
 //!   mounts ─ the root as the task sees it
 //!   resources ─ the cgroup's limits, devices
+//!   cdi ─ what vendors' files say of devices
 //!   update ─ limits that change while the task runs
 //!
 //! Every default protection is decided here or in the files below.
 //! Must not: look at the host; `Host` has what is needed.
 
+mod cdi;
 mod host;
 mod mounts;
 mod process;
@@ -83,6 +85,7 @@ pub fn build_unfiltered(task: &Task, host: &Host) -> Result<Spec, Invalid> {
     spec.set_hostname(task.hostname.clone());
     spec.set_annotations(filled(task.labels.clone()));
     spec.set_linux(Some(linux(task, host)?));
+    cdi::apply(task, &host.user, &mut spec)?;
     Ok(spec)
 }
 

@@ -51,10 +51,10 @@ pub use parse::{
 };
 pub use signal::Signal;
 pub use task::{
-    Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,
-    Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode,
-    OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox,
-    Seccomp, Stalled, Stop, Task, TaskProfile, Watch, WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure,
-    WatchProcesses, WatchThrottled,
+    Access, Association, Budget, CdiDevice, CdiEdits, CdiHook, CdiMount, CdiNode, Cpu, DEFAULT_PIDS, Device, Egress,
+    Enforcement, Healthcheck, IdMapping, Ingress, Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind,
+    Namespace, Namespaces, Network, NetworkMode, OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port,
+    Propagation, Protocol, Proxy, Redirect, Sandbox, Seccomp, Stalled, Stop, Task, TaskProfile, Watch, WatchAction,
+    WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

@@ -5,6 +5,7 @@
 //! A caller merges flags by writing fields, then calls [`Task::validate`].
 
 mod app_mesh;
+mod cdi;
 mod health;
 mod isolation;
 mod left_out;
@@ -23,6 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use app_mesh::AppMesh;
+pub use cdi::{CdiDevice, CdiEdits, CdiHook, CdiMount, CdiNode, HOOK_NAMES};
 pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
 pub(crate) use left_out::is_default;
@@ -122,6 +124,14 @@ pub struct Task {
     /// Host devices that the task may use, besides the usual harmless ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
+    /// Devices as files of the Container Device Interface describe them, such as `nvidia.com/gpu=all`, with all that
+    /// these files give a task.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cdi_devices: Vec<CdiDevice>,
+    /// What those files say of `cdi_devices`: whoever launches the task reads them and writes this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
+    pub cdi_edits: Option<Box<CdiEdits>>,
 
     /// A named set of protections: `untrusted` is for untrusted code. A field that would remove one of them is refused.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@
 //! `build`'s.
 
 mod bundle;
+mod cdi;
 mod health;
 mod isolation;
 mod limits;

@@ -12,6 +12,7 @@ mod bad_input;
 mod bench;
 mod bridge;
 mod bundle_run;
+mod cdi;
 mod cgroup;
 mod cli;
 mod closed_programs;

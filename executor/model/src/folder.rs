@@ -6,7 +6,7 @@
 //!                  exit.json    the exit report, once there is one
 //!                  status       how the workload has ended, from its `bowline-init`
 //!                  execs        what the next shim must know of execs: see `supervise/exec/slots.rs`
-//!                  config.json  a copy of its bundle's configuration
+//!                  config.json  a copy of its bundle's configuration, or its own for hooks
 //!                  unread.0, …  what the shim has read of an output and not passed on: see `output/io/unread.rs`
 //!                  shim.sock    where the shim answers
 //!                  log.json…, or stdout.log…, stderr.log…: the task's log

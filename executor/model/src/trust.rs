@@ -33,6 +33,12 @@ fn is_trusted_owner(meta: &Metadata) -> bool {
 /// # Errors
 /// `WrongState` naming the folder or symlink on the way that another user owns or may write.
 pub fn check_folder(path: &Path) -> Result<()> {
+    weak_spot(path).map_or(Ok(()), |(found, why)| Err(refused(path, &found, &why)))
+}
+
+/// The folder or symlink on the way to `path`, which is absolute, or `path` itself, that another user than ours and root
+/// owns, or may write where it is a folder: and why. `None` where there is none, or nothing at `path`.
+pub fn weak_spot(path: &Path) -> Option<(PathBuf, String)> {
     let mut todo: Vec<OsString> = parts(path);
     let mut here = PathBuf::from("/");
     let mut symlinks = 0;
@@ -41,27 +47,27 @@ pub fn check_folder(path: &Path) -> Result<()> {
         let meta = match fs::symlink_metadata(&here) {
             Ok(meta) => meta,
             // The caller that makes or reads it reports what is wrong.
-            Err(_) => return Ok(()),
+            Err(_) => return None,
         };
-        let refuse = |why: String| Err(refused(path, &here, &why));
+        let weak = |why: String| Some((here.clone(), why));
         if !is_trusted_owner(&meta) {
-            return refuse(format!("belongs to user {}", meta.uid()));
+            return weak(format!("belongs to user {}", meta.uid()));
         }
         if meta.is_symlink() {
             symlinks += 1;
-            let Ok(to) = fs::read_link(&here) else { return Ok(()) };
+            let to = fs::read_link(&here).ok()?;
             if symlinks > SYMLINKS {
-                return Ok(());
+                return None;
             }
             here = if to.is_absolute() { "/".into() } else { here.parent().unwrap_or(Path::new("/")).to_owned() };
             todo.extend(parts(&to));
         } else if meta.is_dir() && meta.mode() & 0o022 != 0 && (last || meta.mode() & 0o1000 == 0) {
-            return refuse(format!("can be written by others (mode {:04o})", meta.mode() & 0o7777));
+            return weak(format!("can be written by others (mode {:04o})", meta.mode() & 0o7777));
         }
         match todo.pop() {
             Some(part) if part == ".." => drop(here.pop()),
             Some(part) => here.push(part),
-            None => return Ok(()),
+            None => return None,
         }
     }
 }
@@ -191,6 +197,34 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or_default() + 1);
     file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads the file at `path`, which is absolute, up to `most` bytes. Symlinks are followed where only we and root can have
+/// made them.
+///
+/// # Errors
+/// Who else can change the file, or what it leads to; `InvalidInput` for what is no file; `FileTooLarge`.
+pub fn read_trusted(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    if let Some((found, why)) = weak_spot(path) {
+        let what = if found == path { String::new() } else { format!("{} ", found.display()) };
+        return Err(io::Error::other(format!("{what}{why}")));
+    }
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    if !is_trusted_owner(&meta) {
+        return Err(io::Error::other(format!("belongs to user {}", meta.uid())));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!("can be written by others (mode {:04o})", meta.mode() & 0o7777)));
+    }
+    let mut bytes = Vec::new();
+    if file.take(most + 1).read_to_end(&mut bytes)? as u64 > most {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("has more than {most} bytes")));
+    }
     Ok(bytes)
 }
 

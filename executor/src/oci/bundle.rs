@@ -88,6 +88,19 @@ pub fn read_once_from(file: &Path, path: &Path, folder: &Folder) -> Result<Confi
     of_bundle(path, &text, file)
 }
 
+/// Keeps the configuration of a task from a description in its `folder`, where its hooks look for it: they find the root by
+/// it. Does nothing for a task without hooks.
+///
+/// # Errors
+/// `Internal` where it cannot be written.
+pub fn keep_for_hooks(spec: &Spec, folder: &Folder) -> Result<()> {
+    if spec.hooks().is_none() {
+        return Ok(());
+    }
+    let text = serde_json::to_vec(spec).doing(Kind::Internal, || "cannot write a configuration as JSON")?;
+    folder.write_text(CONFIG, &text)
+}
+
 /// Whether `folder` has the copy that [`read_once`] makes.
 pub fn has_copy(folder: &Folder) -> bool {
     folder.file(CONFIG).exists()

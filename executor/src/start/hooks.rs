@@ -25,7 +25,7 @@ use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 use crate::oci::tolerance::{self, LARGEST_CONFIG};
 use crate::process::page_release::FRUGAL;
 use crate::process::program::{Apart, Program};
-use crate::process::worker;
+use crate::process::worker::{self, Worker};
 
 /// The timeout of a hook that sets none: a network may take long, but nothing waits for ever.
 pub const LONGEST: Duration = Duration::from_secs(300);
@@ -157,7 +157,7 @@ impl Container<'_> {
                     Ok(apart) => apart.answer_unless(&mut given_up).await,
                     Err(error) => Err(error),
                 };
-            let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
+            let done = outcome.map_err(|error| not_run(error, &name)).and_then(|outcome| outcome.success(&name));
             done.or_else(&failed)?;
         }
         Ok(())
@@ -185,7 +185,7 @@ impl Container<'_> {
                 let started = program.start_inside()?;
                 started.finish_blocking(timeout)
             });
-            done.map_err(|error| error.within(&name))?.success(&name)?;
+            done.map_err(|error| not_run(error, &name))?.success(&name)?;
         }
         Ok(())
     }
@@ -208,11 +208,18 @@ pub fn poststop_of(container: Container<'_>) -> Result<Option<Box<Poststop>>> {
 /// # Errors
 /// Names the first hook that failed.
 pub fn run_recorded(recorded: &Poststop, most: Duration) -> Result<bool> {
+    start_recorded(recorded)?.answer_within(most).map(|answer| answer.is_some())
+}
+
+/// Starts all recorded hooks, in a process that goes on when its starter ends. Its answer names the first that failed.
+///
+/// # Errors
+/// When that process cannot be started.
+pub fn start_recorded(recorded: &Poststop) -> Result<Worker<()>> {
     // The task may outlive its bundle.
     let cwd = if recorded.bundle.is_dir() { &*recorded.bundle } else { Path::new("/") };
     let run = || run_each_poststop(&recorded.hooks, cwd, recorded.state.as_bytes());
-    let worker = worker::start_orphan("the poststop hooks", sys::fork_among_threads, run)?;
-    worker.answer_within(most).map(|answer| answer.is_some())
+    worker::start_orphan("the poststop hooks", sys::fork_among_threads, run)
 }
 
 /// Runs the poststop hooks of a manager's container whose shim has died, in a process that reaps its own
@@ -234,7 +241,7 @@ fn run_each_poststop(hooks: &[Hook], cwd: &Path, state: &[u8]) -> Result<()> {
         let started = program(hook, cwd, &env, state)
             .and_then(|(program, timeout)| program.run_apart(sys::fork_among_threads, timeout));
         let outcome = started.and_then(Apart::answer_blocking);
-        let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
+        let done = outcome.map_err(|error| not_run(error, &name)).and_then(|outcome| outcome.success(&name));
         first = first.and(done);
     }
     first
@@ -243,6 +250,14 @@ fn run_each_poststop(hooks: &[Hook], cwd: &Path, state: &[u8]) -> Result<()> {
 /// The name of a hook in errors.
 fn name(point: Point, number: usize, hook: &Hook) -> String {
     format!("{} hook #{number} ({})", point.name(), hook.path().display())
+}
+
+/// The error of a hook that could not be run. A program that is missing is not the task's command.
+fn not_run(error: Error, name: &str) -> Error {
+    match error.kind() {
+        Kind::CommandNotFound | Kind::NotExecutable => Error::new(Kind::BadSpec, error.message()).within(name),
+        _ => error.within(name),
+    }
 }
 
 /// The environment of this process, for a hook that the shim runs and that brings none. Other
@@ -344,7 +359,7 @@ mod tests {
             (r#"{"path":"/bin/sleep","args":["sleep","1000"],"timeout":1}"#, Kind::Timeout),
             (r#"{"path":"/bin/true","timeout":0}"#, Kind::BadSpec),
             (r#"{"path":"bin/true"}"#, Kind::BadSpec),
-            (r#"{"path":"/no/hook"}"#, Kind::CommandNotFound),
+            (r#"{"path":"/no/hook"}"#, Kind::BadSpec),
         ] {
             let error = run(&format!(r#"{{"startContainer":[{hook}]}}"#), Point::StartContainer).expect_err("it fails");
             assert_eq!(error.kind(), kind, "{error}");

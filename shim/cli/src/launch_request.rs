@@ -16,6 +16,7 @@ use bowline_spec::id::TaskId;
 use crate::commands::{limits, rm};
 use crate::exit_code::by_signal;
 use crate::input::args::task::{Slice, TaskArgs};
+use crate::input::cdi;
 use crate::input::description;
 use crate::input::flags::Flags;
 use crate::input::misuse;
@@ -48,10 +49,10 @@ pub fn refused(replaces: bool, error: Error) -> Error {
 /// Returns the task that flags and file describe, with an id. With `--replace`, removes a task with that id.
 pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Described> {
     let (replace, is_member) = (args.replace, args.isolation.sandbox.is_some());
-    let file = args.file.take();
+    let (file, folders) = (args.file.take(), std::mem::take(&mut args.files.cdi.folders));
     let mut flags = Flags::of(args)?;
     let secrets = flags.take_secrets();
-    let task = match file {
+    let mut task = match file {
         Some(file) => description::read(&file, is_member, |task| flags.lay_on(task))?,
         None => {
             let mut task = Task::default();
@@ -64,6 +65,7 @@ pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Descr
             task
         }
     };
+    cdi::resolve(&mut task, &folders)?;
     if replace {
         let Some(id) = &task.name else {
             let error = Error::new(Kind::Usage, "--replace: the task has no name");

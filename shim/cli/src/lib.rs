@@ -97,10 +97,10 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Gc(args) => gc::run(&state, &args).await,
         Command::Cgroup(args) => cgroup::run(&state, args.command),
         Command::Limits(args) => limits::run(&state, args.command).await,
-        Command::Spec { file } => spec::run(&file),
+        Command::Spec(args) => spec::run(&args.file, &args.cdi.folders),
         Command::Schema { limits: true, .. } => limits::schema(),
         Command::Schema { sandbox, .. } => schema::run(sandbox),
-        Command::Doctor { json } => doctor::run(&state, json),
+        Command::Doctor { json, cdi } => doctor::run(&state, &cdi.folders, json),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
         Command::Units => units::run().await,
@@ -112,7 +112,7 @@ fn reads_state(command: &Command) -> bool {
     !matches!(
         command,
         Command::Cgroup(_)
-            | Command::Spec { .. }
+            | Command::Spec(_)
             | Command::Schema { .. }
             | Command::Doctor { .. }
             | Command::Completions { .. }

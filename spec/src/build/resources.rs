@@ -259,7 +259,7 @@ fn kind(node: &DeviceNode) -> LinuxDeviceType {
     }
 }
 
-fn rule(
+pub(super) fn rule(
     allow: bool,
     kind: Option<LinuxDeviceType>,
     major: Option<i64>,

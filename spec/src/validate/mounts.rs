@@ -41,16 +41,11 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
         }
     }
     for (index, device) in task.devices.iter().enumerate() {
-        let field = format!("devices[{index}].path");
-        require(!device.path.as_os_str().is_empty(), &field, || "is missing; write the node inside the root".into())?;
-        absolute(&field, &device.path)?;
-        no_parent(&field, &device.path)?;
-        require(
-            !["/proc", "/sys"].iter().any(|top| device.path.starts_with(top)) && device.path.file_name().is_some(),
-            &field,
-            || format!("{:?} is no place for a device", device.path),
-        )?;
+        device_path(&format!("devices[{index}].path"), &device.path)?;
         absolute(&format!("devices[{index}].host_path"), device.host_path())?;
+    }
+    if let Some(edits) = &task.cdi_edits {
+        edits.check().map_err(|error| Invalid { field: format!("cdi_edits.{}", error.field), ..error })?;
     }
     for (field, paths) in [("masked_paths", &task.masked_paths), ("readonly_paths", &task.readonly_paths)] {
         for (index, path) in paths.iter().flatten().enumerate() {
@@ -62,9 +57,18 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Where a device node may be.
+pub(super) fn device_path(field: &str, path: &Path) -> Result<(), Invalid> {
+    require(!path.as_os_str().is_empty(), field, || "is missing; write the node inside the root".into())?;
+    absolute(field, path)?;
+    no_parent(field, path)?;
+    let is_place = !["/proc", "/sys"].iter().any(|top| path.starts_with(top)) && path.file_name().is_some();
+    require(is_place, field, || format!("{path:?} is no place for a device"))
+}
+
 /// What a mount must not cover: a task that sees another `/proc` would take
 /// another process's credentials and limits for its own (CVE-2019-16884).
-fn destination(field: &str, path: &Path) -> Result<(), Invalid> {
+pub(super) fn destination(field: &str, path: &Path) -> Result<(), Invalid> {
     require(!path.as_os_str().is_empty(), field, || "is missing; write where inside the root".into())?;
     absolute(field, path)?;
     no_parent(field, path)?;

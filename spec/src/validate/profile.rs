@@ -39,7 +39,9 @@ fn untrusted(task: &Task) -> Result<(), Invalid> {
     let confined = task.apparmor.as_deref() != Some("unconfined");
     contradicts("apparmor", confined, "which is confined wherever it can be")?;
     contradicts("readonly_rootfs", task.readonly_rootfs != Some(false), "whose root is read-only")?;
-    contradicts("devices", task.devices.is_empty(), "which has no devices of the host's")?;
+    let nothing = "which has no devices of the host's";
+    contradicts("devices", task.devices.is_empty(), nothing)?;
+    contradicts("cdi_devices", task.cdi_devices.is_empty() && task.cdi_edits.is_none(), nothing)?;
     let hidden = "which hides and protects all that is by default";
     contradicts("masked_paths", task.masked_paths.is_none(), hidden)?;
     contradicts("readonly_paths", task.readonly_paths.is_none(), hidden)?;
@@ -84,6 +86,7 @@ mod tests {
             ("apparmor = 'unconfined'", "apparmor"),
             ("readonly_rootfs = false", "readonly_rootfs"),
             ("devices = [{path = '/dev/kvm'}]", "devices"),
+            ("cdi_devices = ['nvidia.com/gpu=all']", "cdi_devices"),
             ("masked_paths = []", "masked_paths"),
             ("readonly_paths = []", "readonly_paths"),
             ("pids = 'unlimited'", "pids"),

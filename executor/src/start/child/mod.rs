@@ -51,6 +51,8 @@ use crate::view::network;
 use crate::view::rootfs::{self, Additions, Binds, Sources};
 use crate::view::time_namespace;
 
+const READ_ONLY_FOR_HOOKS: &str = "hooks find the host's /usr and /etc read-only in this task; one that writes there needs a root of the task's own: --rootfs DIR";
+
 /// What init needs in addition.
 pub struct Init<'a> {
     pub spec: &'a Spec,
@@ -169,7 +171,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
             await_order(orders, HOOKED)?;
         }
         let env = || payload.process.env().iter().flatten().map(OsString::from).collect();
-        container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env, None)
+        let ran = container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env, None);
+        let sees_host = || spec.mounts().iter().flatten().any(bowline_spec::shows_host);
+        ran.map_err(|error| if sees_host() { error.hint(READ_ONLY_FOR_HOOKS) } else { error })
     };
     let wants_null = payload.stdio.wants_null();
     let in_user_namespace = namespaces.in_user_namespace();

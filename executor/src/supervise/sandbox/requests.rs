@@ -334,6 +334,10 @@ impl Supervisor {
 
     /// Forgets a member that has ended, once everything that its end requires is done.
     pub(crate) async fn forget_member(self: &Rc<Self>, task: &Rc<Task>) {
+        // The shim's own folder goes last of all, after its hooks.
+        if task.is_removed_at_end() && task.handles.borrow().lock.is_some() {
+            task.run_last_hooks().await;
+        }
         let Some(sandbox) = self.sandbox() else {
             // The folder of a further task may be removed by others now.
             return self.give_up_folder(task);

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Task;
 use crate::lifecycle::task::Life;
-use crate::start::hooks::{Container, Point};
+use crate::start::hooks::{self, Container, Point};
 use crate::supervise::supervisor::Supervisor;
 use crate::waits;
 
@@ -32,6 +32,20 @@ impl Task {
     ) -> Result<()> {
         let bundle = self.bundle();
         Container { id: self.id.as_str(), bundle: &bundle, spec: &self.spec }.run(point, pid, given_up, failed).await
+    }
+
+    /// Runs the recorded poststop hooks of a task whose folder the shim removes, and goes on: they may outlive task and shim,
+    /// and are waited for as long as the grace of the task. A failure is only logged.
+    pub(crate) async fn run_last_hooks(&self) {
+        let Some(poststop) = self.facts.update(|facts| facts.record.poststop.take()) else { return };
+        self.keep_record();
+        let patience = self.facts.read(|facts| facts.record.task.as_ref().map(|task| task.stop.grace()));
+        let run = async { hooks::start_recorded(&poststop)?.answer().await };
+        match tokio::time::timeout(patience.unwrap_or_default(), run).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, id = %self.id, "a hook failed"),
+            Err(_) => tracing::warn!(id = %self.id, "the poststop hooks go on after the task"),
+        }
     }
 
     /// Runs the hooks of a launch. If the task is ended meanwhile, they are killed with it.

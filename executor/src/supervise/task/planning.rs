@@ -11,6 +11,7 @@ use std::rc::Rc;
 use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Kind, Result};
 use bowline_model::folder::{Folder, Lock, ROOTFS, Record};
+use bowline_model::record::Poststop;
 use bowline_model::report::SliceEnforcement;
 use bowline_spec::budget::settled_shares;
 use bowline_spec::id::TaskId;
@@ -106,8 +107,7 @@ impl Supervisor {
         let overhead = self.overhead.path().filter(|_| !owns_folder);
         let init = self.has_init(&task);
         let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
-        let container = task.bundle.as_deref().map(|bundle| Container { id: id.as_str(), bundle, spec: &spec });
-        let poststop = container.map(hooks::poststop_of).transpose()?.flatten();
+        let poststop = poststop_of(&task, id, &spec, &folder)?;
         let record = self.record(cgroup, unit);
         let record =
             Record { task: Some(task), durable, remove, enforcement, overhead, init, user, foreground, ..record };
@@ -148,6 +148,7 @@ impl Supervisor {
         let of = Some(sandbox.id().clone());
         let init = self.has_init(&task);
         let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
+        let poststop = poststop_of(&task, id, &spec, &folder)?;
         let record = Record {
             task: Some(task),
             durable: launch.durable,
@@ -156,6 +157,7 @@ impl Supervisor {
             sandbox: of,
             overhead: None,
             init,
+            poststop,
             ..self.record(cgroup, unit)
         };
         let record = Record { folder: Some(folder.name()), user, foreground, ..record };
@@ -256,6 +258,15 @@ pub(crate) fn configured(
     let spec = host::configure_unfiltered(task, id.as_str(), claimed)?;
     let notes = Vec::from_iter(host::lacks_of_all(task));
     Ok(Configured { spec, profile: host::profile(task)?, names_cgroup: task.cgroup.is_some(), notes })
+}
+
+/// The poststop hooks of a task that has this folder. Hooks of a description find its configuration there.
+fn poststop_of(task: &Description, id: &TaskId, spec: &Spec, folder: &Folder) -> Result<Option<Box<Poststop>>> {
+    if task.bundle.is_none() {
+        bundle::keep_for_hooks(spec, folder)?;
+    }
+    let bundle = task.bundle.as_deref().unwrap_or(folder.path());
+    hooks::poststop_of(Container { id: id.as_str(), bundle, spec })
 }
 
 /// Whether the task gets an empty root folder, for the host view; also one whose bundle is what `bowline spec` printed,

@@ -24,7 +24,11 @@ const EXIT_STATUS: [(&str, &str); 7] = [
     ("127", "run, start, exec: the command was not found."),
 ];
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
+    (
+        "/etc/cdi, /var/run/cdi",
+        "Vendors' files of devices, unless --cdi-spec-dir or BOWLINE_CDI_SPEC_DIRS says otherwise.",
+    ),
     ("/run/bowline", "The folder of all tasks, unless --state or BOWLINE_STATE says otherwise."),
     ("/run/bowline/.seccomp", "Compiled system call filters."),
     ("/run/bowline/ID/task.json", "The description of a task, and what is needed to undo it."),

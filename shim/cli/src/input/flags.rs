@@ -13,9 +13,10 @@ use serde::de::DeserializeOwned;
 
 use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, TaskArgs};
 use crate::input::args::update::LimitFlags;
+use crate::input::cdi::gpus::Gpus;
 use crate::input::environment;
 use crate::input::limits;
-use crate::input::mounts;
+use crate::input::mounts::{self, AskedDevice};
 use crate::input::network::Ports;
 use crate::input::secrets;
 use crate::input::security::SecurityOpt;
@@ -130,7 +131,13 @@ fn files(task: &mut Task, flags: FileFlags) {
     if flags.read_only {
         task.readonly_rootfs = Some(true);
     }
-    task.devices.extend(flags.device);
+    for device in flags.device {
+        match device {
+            AskedDevice::Node(node) => task.devices.push(node),
+            AskedDevice::Cdi(device) => task.cdi_devices.push(device),
+        }
+    }
+    task.cdi_devices.extend(flags.gpus.into_iter().flat_map(|Gpus(devices)| devices));
 }
 
 fn isolation(task: &mut Task, flags: IsolationFlags) {

@@ -49,6 +49,7 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("ephemeral", &["ephemeral"]),
     ("mounts", &["volume", "mount", "tmpfs"]),
     ("devices", &["device"]),
+    ("cdi_devices", &["device", "gpus"]),
     ("user", &["user"]),
     ("group", &["user"]),
     ("profile", &["untrusted"]),

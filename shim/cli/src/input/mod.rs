@@ -1,6 +1,7 @@
 //! Parses the command line: arguments, task names, times, descriptions.
 
 pub mod args;
+pub mod cdi;
 pub mod chosen;
 pub mod completion;
 pub mod description;

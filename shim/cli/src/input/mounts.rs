@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::values::Mode;
-use bowline_spec::{Device, Mount, MountKind, Propagation};
+use bowline_spec::{CdiDevice, Device, Mount, MountKind, Propagation};
 
 /// Parses `--volume SRC:DST[:OPTIONS]`.
 pub fn volume(text: &str) -> std::result::Result<Mount, String> {
@@ -141,9 +141,29 @@ fn set_flag(mount: &mut Mount, option: &str) -> bool {
     true
 }
 
-/// Parses `--device HOST[:PATH][:ACCESS]`.
-pub fn device(text: &str) -> std::result::Result<Device, String> {
-    let wrong = || format!("{text:?} is no device; write /dev/kvm, /dev/sda:/dev/disk or /dev/sda:/dev/disk:r");
+/// A device as typed.
+#[derive(Debug, Clone)]
+pub enum AskedDevice {
+    /// A node of the host's.
+    Node(Device),
+    /// What a vendor's file describes.
+    Cdi(CdiDevice),
+}
+
+/// Parses `--device HOST[:PATH][:ACCESS]`, or `--device vendor.com/class=name`.
+pub fn asked_device(text: &str) -> std::result::Result<AskedDevice, String> {
+    match !text.starts_with('/') && text.contains('=') {
+        true => text.parse().map(AskedDevice::Cdi).map_err(|wrong: bowline_spec::Invalid| wrong.to_string()),
+        false => device(text).map(AskedDevice::Node),
+    }
+}
+
+fn device(text: &str) -> std::result::Result<Device, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is no device; write /dev/kvm, /dev/sda:/dev/disk, /dev/sda:/dev/disk:r or vendor.com/class=name"
+        )
+    };
     let parts: Vec<&str> = text.split(':').collect();
     let (host, inside, access) = match parts[..] {
         [host] => (host, host, None),

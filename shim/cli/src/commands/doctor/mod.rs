@@ -12,6 +12,8 @@ mod kernel;
 mod setting;
 mod tools;
 
+use std::path::PathBuf;
+
 use bowline_model::Result;
 use bowline_model::folder::StateDir;
 use serde::Serialize;
@@ -29,9 +31,9 @@ struct Examination {
     facts: Vec<Fact>,
 }
 
-/// Runs `bowline doctor`; exits with 125 if tasks cannot run on this host.
-pub fn run(state: &StateDir, json: bool) -> Result<u8> {
-    let found = examine(state);
+/// Runs `bowline doctor`; `cdi` are the folders with vendors' files of devices. Exits with 125 if tasks cannot run on this host.
+pub fn run(state: &StateDir, cdi: &[PathBuf], json: bool) -> Result<u8> {
+    let found = examine(state, cdi);
     let code = if found.runs { 0 } else { FAILED };
     if json {
         return json::print(&found).map(|()| code);
@@ -43,13 +45,13 @@ pub fn run(state: &StateDir, json: bool) -> Result<u8> {
     Ok(code)
 }
 
-fn examine(state: &StateDir) -> Examination {
+fn examine(state: &StateDir, cdi: &[PathBuf]) -> Examination {
     let root = rustix::process::geteuid().is_root();
     let families: [(&'static str, Vec<Fact>); 4] = [
         ("kernel", kernel::facts(root)),
         ("cgroup", cgroup::facts()),
         ("isolation", isolation::facts(root)),
-        ("tools", tools::facts(root, state)),
+        ("tools", tools::facts(root, state, cdi)),
     ];
     let with_family = |(family, facts): (_, Vec<Fact>)| facts.into_iter().map(move |fact| Fact { family, ..fact });
     let facts: Vec<Fact> = families.into_iter().flat_map(with_family).collect();

@@ -12,6 +12,8 @@ use rustix::fs::{Access, AtFlags, CWD};
 
 use super::fact::Fact;
 use super::setting::setting;
+use crate::input::cdi::gpus;
+use crate::input::cdi::known::{Known, listed};
 
 /// With less space than this, task output soon no longer fits.
 const LITTLE_ROOM: u64 = 16 << 20;
@@ -43,9 +45,9 @@ const BRIDGE_PLUGINS: [&str; 4] = ["bridge", "host-local", "portmap", "firewall"
 
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-pub fn facts(root: bool, state: &StateDir) -> Vec<Fact> {
+pub fn facts(root: bool, state: &StateDir, cdi: &[PathBuf]) -> Vec<Fact> {
     let always = [user(root), state_folder(state.path()), terminals(), init(), oci(), systemd(), journald()];
-    always.into_iter().chain([plugins(), iptables(), criu()]).chain(nomad_driver(state)).collect()
+    always.into_iter().chain([plugins(), iptables(), criu(), devices(cdi)]).chain(nomad_driver(state)).collect()
 }
 
 fn user(root: bool) -> Fact {
@@ -163,6 +165,21 @@ fn criu() -> Fact {
             let effect = "no checkpoints of containers that containerd runs";
             Fact::lacks(name, "not found", effect).maybe_fix(install("criu"))
         }
+    }
+}
+
+/// The devices of vendors' files.
+fn devices(folders: &[PathBuf]) -> Fact {
+    let name = "CDI devices";
+    let known = Known::of(folders);
+    let (devices, left_out) = (known.devices(None), known.left_out.iter());
+    let left_out: Vec<String> = left_out.map(|(path, why)| format!("{}: {why}", path.display())).collect();
+    let effect = "`--gpus`, and `--device` of a vendor's device, are refused";
+    let fix = || Path::new("/dev/nvidiactl").exists().then(|| gpus::GENERATE.to_owned());
+    match (devices.is_empty(), left_out.is_empty()) {
+        (_, false) => Fact::lacks(name, listed(left_out), "the devices in these files are not known"),
+        (false, true) => Fact::has(name, listed(devices)),
+        (true, true) => Fact::lacks(name, format!("no file in {}", known.places()), effect).maybe_fix(fix()),
     }
 }
 

@@ -14,6 +14,7 @@ use super::inspection::{examine, warn};
 use super::rm;
 use crate::commands::start;
 use crate::input::args::sandbox::CreateArgs;
+use crate::input::cdi;
 use crate::input::description;
 use crate::input::flags::{SANDBOX_FIELDS, set_all};
 use crate::input::network::Ports;
@@ -24,8 +25,9 @@ use crate::ui::signals::{ENDING, Signals};
 
 pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let (driver, json) = (args.cgroup_driver, args.json);
+    let folders = std::mem::take(&mut args.cdi.folders);
     let replace = args.replace;
-    let sandbox = match args.file.take() {
+    let mut sandbox = match args.file.take() {
         Some(file) => description::read_sandbox(&file, |sandbox| lay_on_top(sandbox, args))?,
         None => {
             let mut sandbox = Sandbox::default();
@@ -34,6 +36,9 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
             sandbox
         }
     };
+    for (index, member) in sandbox.members.iter_mut().enumerate() {
+        cdi::resolve(member, &folders).map_err(|error| error.within(format_args!("members[{index}]")))?;
+    }
     let id = match sandbox.name.as_ref().or(sandbox.place.as_ref().and_then(Place::id)) {
         Some(id) => id.clone(),
         None => made_up("sandbox")?,

@@ -1,7 +1,8 @@
 //! `sandbox rm`: removes the members, then the sandbox, then their records.
 
 use bowline_executor::internal::{
-    Undone, check_none_in_sandbox, give_up_damaged_networks, kill_shim, misplaced, undo_sandbox, until_free,
+    Undone, check_none_in_sandbox, give_up_damaged_networks, kill_shim, misplaced, remove_folder, undo_sandbox,
+    until_free,
 };
 use bowline_model::folder::{Folder, Lock, Owner, StateDir};
 use bowline_model::{Doing, Error, Kind, Result};
@@ -148,13 +149,13 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: boo
         state.members(id)?.iter().try_for_each(|member| check_ended(&state.folder(member), id, member))?;
         check_none_in_sandbox(folder, id)?;
     }
-    let Undone { moved, alone } = undo_sandbox(state, id, &spawn::systemd()?)?;
+    let Undone { moved, mut alone } = undo_sandbox(state, id, &spawn::systemd()?)?;
     tell_moved(id, &moved);
     for member in state.members(id)? {
         let folder = state.folder(&member).pinned();
         // Without the sandbox's shim, any process that launches or removes a member is about to exit.
         match folder.and_then(|folder| Ok((until_free(&folder)?, folder))) {
-            Ok((lock, folder)) => folder.remove(lock)?,
+            Ok((lock, folder)) => alone.extend(remove_folder(&folder, &lock)?),
             // Somebody else removed it first.
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) => return Err(error.within(format_args!("member {member}"))),

@@ -25,7 +25,7 @@ use regex_lite::Regex;
 use self::cgroup::CgroupArgs;
 use self::host_limits::LimitsArgs;
 pub use self::sandbox::SandboxCommand;
-use self::task::TaskArgs;
+use self::task::{CdiFolders, SpecArgs, TaskArgs};
 use self::update::LimitFlags;
 use super::chosen::Chosen;
 use super::examples;
@@ -273,10 +273,7 @@ pub enum Command {
     Limits(LimitsArgs),
     /// Print the OCI configuration that a description stands for
     #[command(after_help = examples::SPEC)]
-    Spec {
-        /// The description: TOML, or JSON if it ends in .json; - for stdin
-        file: PathBuf,
-    },
+    Spec(SpecArgs),
     /// Print the JSON schema of the task description
     #[command(after_help = examples::SCHEMA)]
     Schema {
@@ -293,6 +290,8 @@ pub enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        cdi: CdiFolders,
     },
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = examples::COMPLETIONS)]

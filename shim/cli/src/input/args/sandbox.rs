@@ -10,6 +10,7 @@ use bowline_spec::{Enforcement, NetworkMode};
 use clap::{Args, Subcommand};
 
 use crate::input::args::parsers::{class, one_of};
+use crate::input::args::task::CdiFolders;
 use crate::input::args::update::{LimitFlags, count};
 use crate::input::examples;
 use crate::input::network::{Ports, network, ports};
@@ -131,6 +132,8 @@ pub struct CreateArgs {
     /// Who makes the cgroups: cgroupfs or systemd; auto is cgroupfs
     #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
     pub cgroup_driver: CgroupDriver,
+    #[command(flatten)]
+    pub cdi: CdiFolders,
     /// Print everything known about it, as JSON, instead of the id
     #[arg(long)]
     pub json: bool,

@@ -13,14 +13,16 @@ use bowline_spec::rlimit::{Resource, Rlimit};
 use bowline_spec::signal::Signal;
 use bowline_spec::user::{NameOrId, User};
 use bowline_spec::values::{ByteSize, Duration};
-use bowline_spec::{Device, LogFormat, Mount, Namespace, NetworkMode, OnUnhealthy};
+use bowline_spec::{LogFormat, Mount, Namespace, NetworkMode, OnUnhealthy};
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 
 use super::parsers::{LIMITS, number, one_of, variable};
 use super::update::LimitFlags;
+use crate::input::cdi::gpus::{Gpus, gpus};
+use crate::input::cdi::known::FOLDERS;
 use crate::input::environment::Variable;
-use crate::input::mounts::{device, mount, tmpfs, volume};
+use crate::input::mounts::{AskedDevice, asked_device, mount, tmpfs, volume};
 use crate::input::network::{Ports, network, ports};
 use crate::input::secrets::SecretFile;
 use crate::input::security::{SecurityOpt, label, ulimit};
@@ -144,9 +146,35 @@ pub struct FileFlags {
     /// The size of /dev/shm: 64M
     #[arg(long, value_name = "SIZE", value_parser = shm, allow_negative_numbers = true, help_heading = FILES)]
     pub shm_size: Option<Mount>,
-    /// A device of the host's: /dev/kvm, /dev/sda:/dev/disk:r; may be repeated
-    #[arg(long, value_name = "HOST[:PATH][:rwm]", value_parser = device, help_heading = FILES)]
-    pub device: Vec<Device>,
+    /// A device of the host's: /dev/kvm, /dev/sda:/dev/disk:r; or what a vendor's file describes: nvidia.com/gpu=0. May be
+    /// repeated
+    #[arg(long, value_name = "HOST[:PATH][:rwm]", value_parser = asked_device, help_heading = FILES)]
+    pub device: Vec<AskedDevice>,
+    /// GPUs of NVIDIA, as --device nvidia.com/gpu=0: all, 2, device=0,1
+    #[arg(long, value_name = "GPUS", value_parser = gpus, allow_negative_numbers = true, help_heading = FILES)]
+    pub gpus: Option<Gpus>,
+    #[command(flatten)]
+    pub cdi: CdiFolders,
+}
+
+// What `bowline spec` has.
+#[derive(Debug, Args)]
+pub struct SpecArgs {
+    /// The description: TOML, or JSON if it ends in .json; - for stdin
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub cdi: CdiFolders,
+}
+
+// Where vendors' files of devices are.
+#[derive(Debug, Args)]
+pub struct CdiFolders {
+    /// A folder with vendors' files of devices (CDI), of which a later one goes before an earlier one; may be repeated
+    /// [default: /etc/cdi and /var/run/cdi]
+    #[arg(long = "cdi-spec-dir", id = "cdi_spec_dir", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(env = "BOWLINE_CDI_SPEC_DIRS", value_delimiter = ':', default_values = FOLDERS, hide_default_value = true)]
+    #[arg(help_heading = FILES)]
+    pub folders: Vec<PathBuf>,
 }
 
 // Who the task is, and what keeps it apart.

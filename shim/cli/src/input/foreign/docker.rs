@@ -26,6 +26,10 @@ const LINES: &[(&str, &str)] = &[
         "`docker run --entrypoint CMD`, `--rm IMAGE`, where changes are lost",
         "[`--bundle DIR --entrypoint CMD`](command-line.md#bundles), [`--ephemeral`](command-line.md#a-root-that-forgets)",
     ),
+    (
+        "`docker run --gpus all`, `--device vendor.com/class=name`",
+        "the same, by [the vendor's file](command-line.md#devices-of-vendors)",
+    ),
     ("`docker service create --secret NAME`", "[`--secret FILE`](command-line.md#secrets), also at `/run/secrets`"),
     (
         "`docker exec`, `ps -a`, `logs -f`, `stop -t 5`, `rm -f`, `update -m`, `wait`",
@@ -65,7 +69,6 @@ const WORDS: Words = &[
     (&["--privileged"], PRIVILEGED),
     (&["--add-host"], HOSTS),
     (&["--dns", "--dns-option", "--dns-search"], RESOLVER),
-    (&["--gpus"], "`--device` for each node, such as /dev/nvidia0 or /dev/dri/renderD128"),
     (&["--log-driver", "--log-opt"], LOGS),
     (&["--publish-all", "-P", "--expose"], "`-p HOST:TASK` for each port, with `--network bridge`"),
 ];

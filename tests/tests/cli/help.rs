@@ -69,6 +69,20 @@ fn flags_of_every_command_have_a_heading_of_their_own() {
 }
 
 #[test]
+fn the_limits_of_a_launch_have_a_heading_of_their_own() {
+    let host = Host::new();
+    for command in ["run", "start"] {
+        let help = host.bowline([command, "--help"]).assert_code(0).out();
+        let (options, limits) = (below(&help, "Options:"), below(&help, "Limits:"));
+        let has = |lines: &[&str], flag: &str| lines.iter().any(|line| line.contains(flag));
+        assert!(has(&limits, " --memory <") && has(&limits, " --ulimit <"), "{help}");
+        for flag in [" --env <", " --json "] {
+            assert!(has(&options, flag) && !has(&limits, flag), "{flag}\n{help}");
+        }
+    }
+}
+
+#[test]
 fn a_limit_is_called_a_limit() {
     let host = Host::new();
     for command in ["run", "start", "update"] {

@@ -98,7 +98,8 @@ pub struct TaskArgs {
     pub limits: LimitFlags,
     #[command(flatten)]
     pub process: ProcessFlags,
-    #[command(flatten)]
+    // The heading of the limits would be that of all flags that have none.
+    #[command(flatten, next_help_heading = None::<&str>)]
     pub files: FileFlags,
     #[command(flatten)]
     pub isolation: IsolationFlags,

@@ -82,7 +82,7 @@ pub fn build_unfiltered(task: &Task, host: &Host) -> Result<Spec, Invalid> {
     spec.set_root(Some(mounts::root(task)));
     spec.set_mounts(Some(mounts::mounts(task, host)));
     spec.set_process(Some(process::process(task, host)?));
-    spec.set_hostname(task.hostname.clone());
+    spec.set_hostname(task.own_hostname(&host.name).map(str::to_owned));
     spec.set_annotations(filled(task.labels.clone()));
     spec.set_linux(Some(linux(task, host)?));
     cdi::apply(task, &host.user, &mut spec)?;

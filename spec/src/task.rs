@@ -76,7 +76,7 @@ pub struct Task {
     /// Arguments, without the program's name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Environment variables; none are inherited. `PATH`, `HOME` and, with a hostname, `HOSTNAME` have defaults.
+    /// Environment variables; none are inherited. `PATH`, `HOME` and `HOSTNAME`, the host name, have defaults.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Whether it has a terminal as stdin, stdout and stderr; false by default.
@@ -115,7 +115,7 @@ pub struct Task {
     /// memory counts as the task's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ephemeral: Option<ByteSize>,
-    /// The host name inside; by default the host's. Needs a private uts namespace.
+    /// The host name inside; by default the task's id, or with `""` the host's. Needs a private uts namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Mounts on top of the standard ones, made in this order.
@@ -245,6 +245,12 @@ impl Task {
     pub fn group_name(&self) -> Option<&NameOrId> {
         let with_user = self.user.as_ref().and_then(|user| user.group.as_ref());
         with_user.or(self.group.as_ref())
+    }
+
+    /// The host name that the task gets in a UTS namespace of its own, if it gets one: by default `name`.
+    pub fn own_hostname<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        let own = self.hostname.as_deref().unwrap_or(name);
+        (*self.namespaces.uts() == Namespace::Private && !own.is_empty()).then_some(own)
     }
 
     /// The system call filter, with its default.

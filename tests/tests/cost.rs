@@ -96,9 +96,9 @@ fn cost_of_a_launch_in_system_calls() {
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
     let bare = || run("--init=false");
-    Recorded { v1: 1438, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    Recorded { v1: 1439, v2: 1447 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1572, v2: 1566 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1573, v2: 1567 }.assert_calls("the same with bowline-init", default);
 }
 
 /// The kernel runs modprobe(8), and waits for it, where it is asked for a type of filesystem that it does not know.

@@ -62,6 +62,7 @@ mod man;
 mod many;
 mod metrics;
 mod mounts;
+mod names;
 mod namespaces;
 mod net_devices;
 mod nomad;

@@ -31,6 +31,9 @@ use crate::view::rootfs;
 /// Where systemd-resolved lists the servers that its stub at 127.0.0.53 asks.
 const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
 
+/// __NEW_UTS_LEN: the longest host name the kernel keeps. Ids are ASCII.
+const LONGEST_HOSTNAME: usize = 64;
+
 /// Turns a description into the configuration of a container, for this host.
 ///
 /// `id` names the task's sandbox and container. Users and groups are looked up
@@ -142,6 +145,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         None => ids_in(root_fd.as_fd(), task)?,
     };
     Ok(Host {
+        name: default_hostname(id),
         user,
         // Looked up only for tasks that need it.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
@@ -155,6 +159,13 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         },
         ..limits(task)
     })
+}
+
+/// The host name of a task or sandbox that is given none: as much of its id as the kernel takes. A host name ends in a
+/// letter or a digit, which an id begins with.
+pub fn default_hostname(id: &str) -> String {
+    let longest: String = id.chars().take(LONGEST_HOSTNAME).collect();
+    longest.trim_end_matches(|last: char| !last.is_ascii_alphanumeric()).to_owned()
 }
 
 /// Changes a task's limits by an update, for this host. Returns the description from then on, and the changes alone.

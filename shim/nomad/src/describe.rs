@@ -217,6 +217,7 @@ fn place_defaults(task: &TaskConfig, around: Around<'_>, whole: &mut Map<String,
     let env: BTreeMap<_, _> = task.env.iter().chain(&task.device_env).collect();
     set(whole, "name", task_id::of(&task.id).as_str().into());
     set(whole, "env", json!(env));
+    set(whole, "hostname", "".into());
     set(whole, "pids", settings.pids_limit.into());
     set(whole, "namespaces.pid", settings.default_pid_mode.clone().into());
     set(whole, "namespaces.ipc", settings.default_ipc_mode.clone().into());

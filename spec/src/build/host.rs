@@ -11,6 +11,8 @@ use crate::capability::Capability;
 /// Facts about this host and root that [`build`](super::build()) needs; the executor gathers them.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
+    /// The host name of a task whose description has none; empty for the host's.
+    pub name: String,
     /// The task's user, already resolved inside the root.
     pub user: UserIds,
     /// The paths of [`HOST_VIEW`](super::HOST_VIEW) that exist on this host.

@@ -71,8 +71,8 @@ fn environment(task: &Task, host: &Host) -> Vec<String> {
     let mut env: BTreeMap<&str, String> = BTreeMap::from([("PATH", DEFAULT_PATH.into())]);
     let home = host.user.home.as_ref().map_or_else(|| "/".into(), |home| home.to_string_lossy().into());
     env.insert("HOME", home);
-    if let Some(hostname) = &task.hostname {
-        env.insert("HOSTNAME", hostname.clone());
+    if let Some(hostname) = task.own_hostname(&host.name) {
+        env.insert("HOSTNAME", hostname.to_owned());
     }
     if task.terminal {
         env.insert("TERM", DEFAULT_TERM.into());
@@ -160,6 +160,11 @@ mod tests {
         assert_eq!(env(""), ["HOME=/home/a", path.as_str()]);
         assert_eq!(env("env = {PATH = '/a', HOME = '/b', A = '1'}"), ["A=1", "HOME=/b", "PATH=/a"]);
         assert!(env("hostname = 'web'").contains(&"HOSTNAME=web".into()));
+        let named = |toml: &str| built(toml, |host| host.name = "id".into()).hostname().clone();
+        assert_eq!((named(""), named("hostname = 'web'")), (Some("id".into()), Some("web".into())));
+        for of_host in ["hostname = ''", "namespaces.uts = 'host'", "namespaces.uts = '/proc/1/ns/uts'"] {
+            assert_eq!(named(of_host), None, "{of_host}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     require(!both, "group", || "is given twice: here and in user".into())?;
     // NGROUPS_MAX, linux/limits.h.
     require(task.groups.len() <= 65_536, "groups", || "has more than 65536 entries".into())?;
-    if let Some(hostname) = &task.hostname {
+    if let Some(hostname) = task.hostname.as_ref().filter(|hostname| !hostname.is_empty()) {
         check_hostname(hostname)?;
         require(*task.namespaces.uts() != Namespace::Host, "hostname", || {
             "would rename the host; it needs namespaces.uts = \"private\"".into()
@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn host_names_are_checked() {
         accepted("hostname = 'web-1.example'");
-        for name in ["", "a b", "-a", "a-", "a..b", "a/b"] {
+        accepted("hostname = ''\nnamespaces.uts = 'host'");
+        for name in ["a b", "-a", "a-", "a..b", "a/b"] {
             refused(&format!("hostname = '{name}'"), "hostname", "not a host name");
         }
         refused(&format!("hostname = '{}'", "a".repeat(65)), "hostname", "65");

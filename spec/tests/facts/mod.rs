@@ -8,6 +8,7 @@ pub fn host(cgroup_v2: bool) -> Host {
     let node = |kind, major, minor, mode, gid| DeviceNode { kind, major, minor, mode, uid: 0, gid };
     let path = PathBuf::from;
     Host {
+        name: "web-1".into(),
         user: UserIds { uid: 0, gid: 0, groups: vec![], home: Some(path("/root")) },
         view: ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].map(path).into(),
         resolver: None,

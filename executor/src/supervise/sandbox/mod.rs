@@ -25,6 +25,7 @@ use crate::hostside::memory_min;
 use crate::hostside::systemd::Systemd;
 use crate::hostside::task_units::remove_tasks_cgroup;
 use crate::lifecycle::sandbox::{Life, Trigger};
+use crate::oci::host::default_hostname;
 use crate::process::worker;
 use crate::supervise::handles::SandboxHandles;
 use crate::supervise::shim_cgroup::Overhead;
@@ -233,7 +234,7 @@ impl Sandbox {
                 sysctls: network.sysctls.clone(),
             }
         });
-        let hostname = wanted.hostname.get_or_insert_with(|| self.id.as_str().chars().take(64).collect()).clone();
+        let hostname = wanted.hostname.get_or_insert_with(|| default_hostname(self.id.as_str())).clone();
         let made = sandbox_namespaces::make(&wanted.beyond(&found)).await?;
         let shared = found.or(made);
         self.facts.update(|SandboxFacts { record, .. }| {

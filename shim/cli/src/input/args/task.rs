@@ -199,7 +199,7 @@ pub struct IsolationFlags {
     /// With --network bridge, a port of the host that leads to one of the task: 8080:80, 53:53/udp, 8000-8009; may be repeated
     #[arg(short, long, value_name = "HOST:TASK", value_parser = ports, conflicts_with = "sandbox", help_heading = ISOLATION)]
     pub publish: Vec<Ports>,
-    /// The host name inside [default: the host's]
+    /// The host name inside [default: the task's id]
     #[arg(long, value_name = "NAME", conflicts_with = "sandbox", help_heading = ISOLATION)]
     pub hostname: Option<String>,
     /// private or host: System V IPC, message queues and /dev/shm [default: private]

@@ -93,7 +93,11 @@ fn walk(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks) ->
         let here = stack.last().map_or(root, |fd| fd.as_fd());
         return fs::openat(here, ".", flags, Mode::empty());
     }
-    stack.pop().map_or_else(|| rustix::io::fcntl_dupfd_cloexec(root, 0), Ok)
+    let found = stack.pop().map_or_else(|| rustix::io::fcntl_dupfd_cloexec(root, 0), Ok)?;
+    if flags.contains(OFlags::DIRECTORY) && FileType::from_raw_mode(fs::fstat(&found)?.st_mode) != FileType::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    Ok(found)
 }
 
 /// Whether the kernel itself may decide where the symlink `link` leads.
@@ -177,7 +181,7 @@ mod tests {
         ];
         for path in paths {
             for symlinks in [Symlinks::Refused, Symlinks::Followed] {
-                for flags in [OFlags::PATH, OFlags::RDONLY] {
+                for flags in [OFlags::PATH, OFlags::RDONLY, OFlags::PATH | OFlags::DIRECTORY] {
                     let flags = flags | OFlags::CLOEXEC;
                     let what = |opened: Result<OwnedFd>| opened.map(|fd| fs::fstat(&fd).expect("open").st_ino);
                     let by_walk = what(walk(root.as_fd(), Path::new(path), flags, symlinks));

@@ -19,10 +19,26 @@ pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// As [`read_file`]; `InvalidInput` for what is no regular file.
 pub fn read_regular_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
+    let about = file.metadata()?;
+    if !about.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    read_up_to(file, most)
+    read_of_length(&file, about.len(), most)
+}
+
+/// Reads a file to the end, at most `most` bytes: by one call where it has the `length` that it was found to have, which
+/// the kernel's own files have not.
+///
+/// # Errors
+/// As [`read_up_to`].
+pub fn read_of_length(mut file: &File, length: u64, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length.min(most)).unwrap_or(0) + 1];
+    let begun = file.read(&mut bytes)?;
+    bytes.truncate(begun);
+    if begun as u64 == length && (1..=most).contains(&length) {
+        return Ok(bytes);
+    }
+    read_up_to(bytes.as_slice().chain(file), most)
 }
 
 /// Reads to the end, at most `most` bytes.
@@ -61,6 +77,15 @@ mod tests {
         assert_eq!(read_up_to(&[7; 2048][..], 2048).expect("it fits").len(), 2048);
         let zero = read_file(Path::new("/dev/zero"), 4096).expect_err("it has no end");
         assert_eq!((zero.kind(), zero.to_string().as_str()), (ErrorKind::FileTooLarge, "it is larger than 4 KiB"));
+        let (itself, own) = (Path::new("/proc/self/exe"), Path::new("/proc/self/status"));
+        let length = File::open(itself).and_then(|file| file.metadata()).expect("this program").len();
+        for known in [length, length - 1, length + 1, 0] {
+            let file = File::open(itself).expect("this program");
+            assert_eq!(read_of_length(&file, known, length).expect("it fits").len() as u64, length, "{known}");
+        }
+        let long = read_regular_file(itself, length - 1).expect_err("too long");
+        assert_eq!(long.kind(), ErrorKind::FileTooLarge);
+        assert!(!read_regular_file(own, 1 << 20).expect("the kernel says 0").is_empty());
         for odd in ["/dev/zero", "/"] {
             let error = read_regular_file(Path::new(odd), 4096).expect_err(odd);
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{odd}");

@@ -43,7 +43,7 @@ pub use fds::{
     close_all, close_all_but, close_fd, close_fds, close_on_exec_from_3, hand_down, inherited_fd, is_handed_down,
     lock_byte, place_fd, place_fd_at, read_fd, register_fd, register_fd_for, set_fd_flags, write_fd,
 };
-pub use files::{read_file, read_regular_file, read_up_to, remove_if_there};
+pub use files::{read_file, read_of_length, read_regular_file, read_up_to, remove_if_there};
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
 pub use loops::{LOOP_AUTOCLEAR, LOOP_DIRECT_IO, LOOP_READ_ONLY, configure_loop, free_loop};

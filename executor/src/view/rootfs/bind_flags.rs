@@ -33,18 +33,18 @@ pub struct Binds {
     pub in_user_namespace: bool,
 }
 
-/// Sets the flags of `tree` by `options`.
+/// Sets the flags of `tree` by `options`, and its `propagation`, unless that is 0.
 ///
 /// # Errors
 /// `BadSpec` where an option names a flag that is locked.
-pub fn set(trees: &Trees, tree: BorrowedFd<'_>, options: &Options, binds: Binds) -> Result<()> {
+pub fn set(trees: &Trees, tree: BorrowedFd<'_>, propagation: u64, options: &Options, binds: Binds) -> Result<()> {
     let what = || "cannot set its attributes";
-    let named = MountAttributes { set: options.set, clear: options.clear, propagation: 0 };
+    let named = MountAttributes { set: options.set, clear: options.clear, propagation };
     if !binds.exact || !options.names_flags {
         return if named.is_none() { Ok(()) } else { trees.change(tree, false, named).doing(Kind::Internal, what) };
     }
     let before = stage::attributes(tree).doing(Kind::Internal, what)?;
-    match trees.change(tree, false, exactly(options)) {
+    match trees.change(tree, false, MountAttributes { propagation, ..exactly(options) }) {
         Ok(()) if binds.in_user_namespace => keep_locked(trees, tree, options, before),
         Ok(()) => Ok(()),
         // The kernel has locked some, as in a user namespace that this process is in itself.

@@ -399,8 +399,12 @@ fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, bind
     if recursive && !below {
         propagate(libc::MS_SLAVE, true)?;
     }
-    propagate(wanted, recursive && below)?;
-    bind_flags::set(trees, tree, options, binds)?;
+    // One call does both where they are about the same mounts.
+    let of_top = match recursive && below {
+        true => propagate(wanted, true).map(|()| 0)?,
+        false => wanted,
+    };
+    bind_flags::set(trees, tree, of_top, options, binds)?;
     bind_flags::set_below(trees, tree, options, binds)
 }
 

@@ -25,7 +25,7 @@ use serde_json::Value;
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
 pub use host::{DeviceNode, Host, UserIds};
-pub use mounts::{ETC, HOST_VIEW, OPT, RESOLV_CONF, hides_owners, shows_host};
+pub use mounts::{ETC, HOST_VIEW, OPT, hides_owners, shows_host};
 pub use process::{DEFAULT_PATH, effective_until_execve};
 pub use resources::common_device_rules;
 use resources::filled;

@@ -24,6 +24,7 @@ pub mod host_limits;
 pub mod id;
 mod invalid;
 mod locate;
+pub mod names;
 pub mod network;
 mod parse;
 pub mod place;
@@ -40,7 +41,7 @@ mod validate;
 pub mod values;
 
 pub use build::{
-    DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, OPT, READONLY_PATHS, RESOLV_CONF, UserIds, build,
+    DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, OPT, READONLY_PATHS, UserIds, build,
     build_unfiltered, build_update, common_device_rules, effective_until_execve, hides_owners, render, shows_host,
 };
 pub use format::Format;
@@ -52,9 +53,9 @@ pub use parse::{
 pub use signal::Signal;
 pub use task::{
     Access, Association, Budget, CdiDevice, CdiEdits, CdiHook, CdiMount, CdiNode, Cpu, DEFAULT_PIDS, Device, Egress,
-    Enforcement, Healthcheck, IdMapping, Ingress, Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind,
-    Namespace, Namespaces, Network, NetworkMode, OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port,
-    Propagation, Protocol, Proxy, Redirect, Sandbox, Seccomp, Stalled, Stop, Task, TaskProfile, Watch, WatchAction,
-    WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
+    Enforcement, Healthcheck, HostName, IdMapping, Ingress, Interface, Io, IoDevice, Log, LogFormat, Memory, Mount,
+    MountKind, Names, Namespace, Namespaces, Network, NetworkMode, OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS,
+    Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox, Seccomp, Stalled, Stop, Task, TaskProfile, Watch,
+    WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

@@ -12,6 +12,7 @@ mod left_out;
 mod limits;
 mod log;
 mod mount;
+mod names;
 mod network;
 mod profile;
 mod sandbox;
@@ -32,6 +33,8 @@ pub(crate) use limits::REALTIME_PERIOD_US;
 pub use limits::{Cpu, DEFAULT_PERIOD_US, Io, IoDevice, Memory};
 pub use log::{Log, LogFormat};
 pub use mount::{Access, Device, Mount, MountKind, Propagation};
+pub(crate) use names::is_name;
+pub use names::{HostName, Names};
 pub use network::{
     Association, Egress, Ingress, Interface, Network, NetworkMode, PLUGIN_FOLDERS, Plugins, Port, Protocol, Proxy,
     Redirect,
@@ -44,6 +47,7 @@ pub use watch::{
 
 use crate::capability::Capabilities;
 use crate::id::TaskId;
+use crate::names::{HOSTNAME, HOSTS, RESOLV_CONF};
 use crate::rlimit::{Resource, Rlimit};
 use crate::signal::Signal;
 use crate::user::{NameOrId, User};
@@ -118,6 +122,9 @@ pub struct Task {
     /// The host name inside; by default the task's id, or with `""` the host's. Needs a private uts namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
+    /// What the task's own `/etc/hostname`, `/etc/hosts` and `/etc/resolv.conf` say.
+    #[serde(skip_serializing_if = "is_default")]
+    pub names: Names,
     /// Mounts on top of the standard ones, made in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
@@ -253,6 +260,18 @@ impl Task {
         (*self.namespaces.uts() == Namespace::Private && !own.is_empty()).then_some(own)
     }
 
+    /// Which of [`HOSTNAME`], [`HOSTS`] and [`RESOLV_CONF`] the task has a file of its own for. A mount of its own at such
+    /// a path, or above, takes the place of one.
+    pub fn name_files(&self) -> Vec<&'static str> {
+        let own = self.rootfs.is_some() || *self.namespaces.network() != Namespace::Host;
+        let all = self.names.files.unwrap_or(own && self.bundle.is_none());
+        // An untrusted task has no network, and learns nothing of the host's.
+        let resolver = all && self.profile.is_none() || self.names.has_resolver();
+        let wanted = [(HOSTNAME, all), (HOSTS, all || !self.names.hosts.is_empty()), (RESOLV_CONF, resolver)];
+        let is_covered = |path: &str| self.mounts.iter().any(|mount| Path::new(path).starts_with(&mount.destination));
+        wanted.into_iter().filter(|(path, wanted)| *wanted && !is_covered(path)).map(|(path, _)| path).collect()
+    }
+
     /// The system call filter, with its default.
     pub fn seccomp(&self) -> &Seccomp {
         self.seccomp.as_ref().unwrap_or(&Seccomp::Default)
@@ -313,6 +332,32 @@ pub struct Output {
 #[cfg(test)]
 mod tests {
     use crate::{Format, parse};
+
+    #[test]
+    fn names_are_in_files_of_a_root_or_network_of_its_own_and_where_asked_for() {
+        let files = |more: &str| {
+            let task = parse(&format!("command = 'x'\n{more}"), Format::Toml).expect("a description");
+            task.name_files().join(" ").replace("/etc/", "")
+        };
+        let all = "hostname hosts resolv.conf";
+        for with in
+            ["rootfs = '/r'", "namespaces.network = 'private'", "namespaces.network = '/n'", "names.files = true"]
+        {
+            assert_eq!(files(with), all, "{with}");
+        }
+        for without in [
+            "",
+            "rootfs = '/r'\nnames.files = false",
+            "rootfs = '/r'\nmounts = [{source = '/e', destination = '/etc'}]",
+        ] {
+            assert_eq!(files(without), "", "{without}");
+        }
+        assert_eq!(files("names.hosts = ['a:::1']"), "hosts");
+        assert_eq!(files("names.search = ['a']"), "resolv.conf");
+        assert_eq!(files("profile = 'untrusted'\nrootfs = '/r'"), "hostname hosts");
+        let mount = "rootfs = '/r'\nmounts = [{source = '/h', destination = '/etc/hosts'}]";
+        assert_eq!(files(mount), "hostname resolv.conf");
+    }
 
     #[test]
     fn the_host_view_has_an_init_unless_the_task_may_have_one_process_alone() {

@@ -11,6 +11,7 @@ mod isolation;
 mod limits;
 mod log;
 mod mounts;
+mod names;
 mod network;
 mod process;
 mod profile;
@@ -60,6 +61,7 @@ impl Task {
         mounts::check(self)?;
         isolation::check(self)?;
         network::check_task(self)?;
+        names::check(self)?;
         limits::check(self)?;
         watch::check(self)?;
         profile::check(self)?;

@@ -141,6 +141,22 @@ fn two_tasks_reach_each_other_and_published_ports_lead_to_one() {
 }
 
 #[test]
+fn a_task_finds_itself_and_the_host_by_name() {
+    let host = Host::new();
+    if !has_plugins(&host) {
+        return;
+    }
+    let build = host.task("exec sleep 1000").flag("--network=bridge");
+    let task = build.flag("--add-host=gate:host-gateway").start();
+    let at = Traces::of(&task.inspect());
+    let gateway = task.exec("busybox ip route show default").assert_code(0).out();
+    let gateway = gateway.split(' ').nth(2).expect("a gateway");
+    task.exec("tail -n 2 /etc/hosts").assert_says(&format!("{gateway}\tgate\n{}\t{}", at.address, task.id()));
+    task.bowline("rm", ["-f"]).assert_code(0);
+    at.assert_gone(&host);
+}
+
+#[test]
 fn one_name_in_two_state_folders_has_two_addresses() {
     let host = Host::new();
     if !has_plugins(&host) {

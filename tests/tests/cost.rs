@@ -101,6 +101,29 @@ fn cost_of_a_launch_in_system_calls() {
     Recorded { v1: 1573, v2: 1567 }.assert_calls("the same with bowline-init", default);
 }
 
+/// What more a launch takes whose task has its own `/etc/hostname`, `/etc/hosts` and `/etc/resolv.conf`.
+#[test]
+fn cost_of_names_in_a_root_in_system_calls() {
+    let Some(host) = host() else { return };
+    let root = host.busybox_root();
+    let rootfs = format!("--rootfs={}", root.path().display());
+    let run = |files: &str| {
+        let mut run = host.command(binary("bowline"));
+        run.args(["run", "--name", &host.new_id(), "--rm", "--shim-cgroup=inherit", "--init=false", &rootfs, files]);
+        run.args(["--", "/bin/sh", "-c", "exit 0"]);
+        calls_of_ours(&trace(&host, &run), "/bin/sh").into_iter().filter(|call| call != "clock_gettime").count()
+    };
+    let fewest = |files| (0..TRIES).map(|_| run(files)).min().expect("some");
+    run("--set=names.files=false");
+    let without = fewest("--set=names.files=false");
+    let more = || fewest("--set=names.files=true").saturating_sub(without);
+    Recorded { v1: 92, v2: 92 }.assert_holds("system calls for three files that the root lacks", more(), "");
+    for name in ["hostname", "hosts", "resolv.conf"] {
+        root.file(&format!("etc/{name}"), "", 0o644);
+    }
+    Recorded { v1: 50, v2: 50 }.assert_holds("system calls for three files that the root has", more(), "");
+}
+
 /// The kernel runs modprobe(8), and waits for it, where it is asked for a type of filesystem that it does not know.
 #[test]
 fn a_launch_does_not_make_the_kernel_look_for_a_module() {

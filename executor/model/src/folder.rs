@@ -11,6 +11,7 @@
 //!                  shim.sock    where the shim answers
 //!                  log.json…, or stdout.log…, stderr.log…: the task's log
 //!                  places.0, …  where in the log each of its files begins: see `output/log/places.rs`
+//!                  hostname, hosts, resolv.conf: mounted into its root
 //!                  shim.log, rootfs/
 //!   <state>/.events/  what has happened to tasks: see `events`
 //! ```

@@ -77,6 +77,9 @@ pub struct Record {
     /// The interfaces of a network that was made for the task, as plugins have made them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Connected>,
+    /// What was made in the root for as long as tasks use it, by its path inside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mount_points: Vec<PathBuf>,
     /// The user and groups that the description named when the task was launched: by now, files inside may give the name
     /// to others. Absent for a bundle, and in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]

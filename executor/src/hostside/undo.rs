@@ -27,6 +27,7 @@ use crate::hostside::records::readable;
 use crate::hostside::systemd::Systemd;
 use crate::oci::bundle;
 use crate::start::hooks;
+use crate::view::mount_points;
 use crate::view::network;
 use crate::view::rootfs::layers;
 
@@ -105,6 +106,10 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     let first = first.or(undo_network(folder).err()).or_else(|| lives_on(folder, record.as_ref()?, found));
     if let Some(error) = first {
         return Err(error);
+    }
+    // A shim that has reported the end may have died before it removed them.
+    if let Some(record) = &record {
+        mount_points::give_up(folder, record);
     }
     alone.extend(run_poststop_hooks(folder));
     Ok(alone)

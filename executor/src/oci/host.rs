@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -13,9 +12,10 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::folder::Folder;
 use bowline_spec::budget::MemoryQos;
 use bowline_spec::capability::{Capability, Entry};
+use bowline_spec::names::{RESOLV_CONF, names_loopback_alone};
 use bowline_spec::seccomp::Abis;
 use bowline_spec::untrusted::{HOME, UIDS};
-use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, RESOLV_CONF, Seccomp, Task, TaskProfile, Update, UserIds};
+use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, Seccomp, Task, TaskProfile, Update, UserIds};
 use bowline_sys as sys;
 use oci_spec::runtime::{LinuxCpu, LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
@@ -29,7 +29,7 @@ use crate::view::accounts::{self, Wanted};
 use crate::view::rootfs;
 
 /// Where systemd-resolved lists the servers that its stub at 127.0.0.53 asks.
-const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
+pub const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
 
 /// __NEW_UTS_LEN: the longest host name the kernel keeps. Ids are ASCII.
 const LONGEST_HOSTNAME: usize = 64;
@@ -47,7 +47,11 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
         Seccomp::Default | Seccomp::Native | Seccomp::Unconfined => None,
     };
     // `UIDS.start` stands for the user that the task would get.
-    let host = Host { seccomp, kernel: kernel(), ..facts(task, id, UIDS.start)? };
+    let mut host = Host { seccomp, kernel: kernel(), ..facts(task, id, UIDS.start)? };
+    if task.rootfs.is_none() {
+        // The files of a task are made when it is launched.
+        host.resolver = resolver(*task.namespaces.network() != Namespace::Host);
+    }
     Ok(bowline_spec::build(task, &host)?)
 }
 
@@ -149,7 +153,10 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         user,
         // Looked up only for tasks that need it.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
-        resolver: if task.rootfs.is_none() { resolver(*task.namespaces.network() != Namespace::Host) } else { None },
+        resolver: match task.rootfs.is_none() && !task.name_files().contains(&RESOLV_CONF) {
+            true => resolver(*task.namespaces.network() != Namespace::Host),
+            false => None,
+        },
         capabilities: given(task),
         devices: devices(task)?,
         apparmor: apparmor(task),
@@ -272,14 +279,6 @@ fn resolver(own_network: bool) -> Option<PathBuf> {
     (is_open(&path) && !is_seen).then_some(path)
 }
 
-/// Whether every server of a resolv.conf(5) is on the loopback interface.
-fn names_loopback_alone(text: &str) -> bool {
-    let lines = text.lines().map(str::split_whitespace);
-    let mut servers = lines.filter_map(|mut words| words.next().filter(|word| *word == "nameserver").and(words.next()));
-    let is_loopback = |server: &str| server.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    servers.next().is_some_and(is_loopback) && servers.all(is_loopback)
-}
-
 fn devices(task: &Task) -> Result<BTreeMap<PathBuf, DeviceNode>> {
     let mut found = BTreeMap::new();
     for path in task.device_paths() {
@@ -329,22 +328,4 @@ pub fn kernel() -> (u32, u32) {
     let release = name.release().to_string_lossy();
     let mut numbers = release.split(['.', '-']).map(|n| n.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::names_loopback_alone;
-
-    #[test]
-    fn servers_on_the_loopback_interface_are_recognized() {
-        for stub in
-            ["nameserver 127.0.0.53\noptions edns0", "# a stub\nsearch .\n nameserver\t::1\nnameserver 127.0.0.1"]
-        {
-            assert!(names_loopback_alone(stub), "{stub:?}");
-        }
-        let mixed = "nameserver 127.0.0.53\nnameserver 192.0.2.53";
-        for other in ["", "search .", "nameserver", "#nameserver 127.0.0.53", "nameserver fe80::1%eth0", mixed] {
-            assert!(!names_loopback_alone(other), "{other:?}");
-        }
-    }
 }

@@ -5,6 +5,8 @@ pub(crate) mod idmap;
 pub(crate) mod inside_root;
 pub(crate) mod joined_users;
 pub(crate) mod memory_policy;
+pub(crate) mod mount_points;
+pub(crate) mod name_files;
 pub(crate) mod namespaces;
 pub mod network;
 pub(crate) mod rootfs;

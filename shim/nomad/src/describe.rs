@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use bowline_client::nomad_labels;
 use bowline_model::{Error, Kind, Result};
 use bowline_spec::capability::default_set;
+use bowline_spec::names::{LOCALHOST, host_line, resolv_conf};
 use bowline_spec::{Format, Invalid, Task};
 use serde_json::{Map, Value, json};
 
@@ -181,23 +182,15 @@ fn volume(mount: &Mount) -> Value {
     })
 }
 
-/// The text of `/etc/resolv.conf`: resolv.conf(5).
+/// The text of `/etc/resolv.conf`.
 fn resolver(dns: &DnsConfig) -> Option<String> {
-    let mut text: String = dns.servers.iter().map(|server| format!("nameserver {server}\n")).collect();
-    for (word, values) in [("search", &dns.searches), ("options", &dns.options)] {
-        if !values.is_empty() {
-            text += &format!("{word} {}\n", values.join(" "));
-        }
-    }
-    (!text.is_empty()).then_some(text)
+    Some(resolv_conf(&dns.servers, &dns.searches, &dns.options)).filter(|text| !text.is_empty())
 }
 
 /// The text of `/etc/hosts` in the network of a group.
 fn hosts(network: &NetworkIsolationSpec) -> Option<String> {
-    const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\nfe00::0 ip6-localnet\n\
-                            ff00::0 ip6-mcastprefix\nff02::1 ip6-allnodes\nff02::2 ip6-allrouters\n";
     let host = network.hosts_config.as_ref().filter(|host| !host.hostname.is_empty() && !host.address.is_empty())?;
-    Some(format!("{LOOPBACK}{} {}\n", host.address, host.hostname))
+    Some(LOCALHOST.to_owned() + &host_line(&host.address, &host.hostname))
 }
 
 fn place_devices(task: &TaskConfig, whole: &mut Map<String, Value>) {
@@ -217,7 +210,9 @@ fn place_defaults(task: &TaskConfig, around: Around<'_>, whole: &mut Map<String,
     let env: BTreeMap<_, _> = task.env.iter().chain(&task.device_env).collect();
     set(whole, "name", task_id::of(&task.id).as_str().into());
     set(whole, "env", json!(env));
+    // The network's or the host's name, and Nomad's own files.
     set(whole, "hostname", "".into());
+    set(whole, "names.files", false.into());
     set(whole, "pids", settings.pids_limit.into());
     set(whole, "namespaces.pid", settings.default_pid_mode.clone().into());
     set(whole, "namespaces.ipc", settings.default_ipc_mode.clone().into());

@@ -12,6 +12,7 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount as OciMount
 use super::PTYS;
 use super::host::{Host, UserIds};
 use super::process::maps;
+use crate::names::RESOLV_CONF;
 use crate::task::{Mount, MountKind, Namespace, Propagation, Task, TaskProfile};
 use crate::untrusted;
 
@@ -160,9 +161,6 @@ pub const OPT: &str = "/opt";
 
 /// What of the host a task without a root filesystem of its own sees, read-only.
 pub const HOST_VIEW: &[&str] = &["/bin", ETC, "/lib", "/lib32", "/lib64", OPT, "/sbin", "/usr"];
-
-/// Where every program looks for the resolver's address.
-pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 fn nobodys() -> LinuxIdMapping {
     let mapping = LinuxIdMappingBuilder::default().container_id(NOBODYS).host_id(NOBODYS).size(1_u32).build();

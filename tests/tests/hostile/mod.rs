@@ -19,6 +19,7 @@ mod leaving;
 mod logs;
 mod metrics;
 pub mod mounts;
+mod names;
 mod namespaces;
 mod notify;
 mod null;

@@ -358,7 +358,7 @@ fn a_group_shares_the_network_that_nomad_made() {
     let script = "stat -L -c %i /proc/self/ns/net; hostname; grep web-1 /etc/hosts; grep -c localhost /etc/hosts";
     let out = said(&plugin, plugin.task(script).field("network_isolation_spec", spec.clone()));
     let inode = std::os::unix::fs::MetadataExt::ino(&ours);
-    assert!(out.starts_with(&format!("{inode}\nweb-1\n172.26.64.7 web-1\n")), "{out}");
+    assert!(out.starts_with(&format!("{inode}\nweb-1\n172.26.64.7\tweb-1\n")), "{out}");
     // A low port in the task's own network needs no rights on the host's network.
     let other = plugin.task("exec sleep 1000").field("network_isolation_spec", spec).start();
     plugin.destroy_by_force(&other);

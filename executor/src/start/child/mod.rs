@@ -177,7 +177,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
     };
     let wants_null = payload.stdio.wants_null();
     let in_user_namespace = namespaces.in_user_namespace();
-    let entered = rootfs::enter(spec, &sources, in_user_namespace, mounts, wants_null, &additions.secrets, hooks)?;
+    let entered = rootfs::enter(spec, &sources, in_user_namespace, mounts, wants_null, additions, hooks)?;
     // Nothing that runs inside may get at the host's mounts.
     mounts.into_iter().for_each(|mounts| sys::close_fd(mounts.as_raw_fd()));
     if let (Some(pty), Some(wish)) = (&entered.terminal, &payload.stdio.terminal) {

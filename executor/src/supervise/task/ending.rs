@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_error::{Error, Kind, Result};
+use bowline_model::folder::{Folder, Record};
 use bowline_model::report::{ExitReport, OomFacts, StoppedBy, signal_name};
 use bowline_model::reserve::Put;
 use bowline_model::stats;
@@ -20,8 +21,15 @@ use crate::process::spare_fd;
 use crate::process::worker;
 use crate::supervise::sandbox::connection;
 use crate::supervise::supervisor::Supervisor;
+use crate::view::mount_points;
 use crate::waits;
 use crate::waits::claim::End;
+
+/// Undoes what a launch has made outside of the task's folder: its network, and mount points in its root.
+pub(super) async fn give_up(folder: &Folder, record: &Record) {
+    connection::give_up(folder.path(), &record.network()).await;
+    mount_points::give_up(folder, record);
+}
 
 impl Task {
     /// Takes the task through its end, from init's exit to the last byte of output. Its `life` says how far it has
@@ -143,9 +151,9 @@ impl Task {
         self.handles.borrow_mut().last_stats = Some(Box::new(stats));
     }
 
-    /// Undoes the task's network, removes its cgroup and, after the last task, the shim's own.
+    /// Gives up the task's network and mount points, removes its cgroup and, after the last task, the shim's own.
     async fn remove_cgroups(self: Rc<Self>, supervisor: Rc<Supervisor>) {
-        connection::give_up(self.folder.path(), &self.facts.read(|facts| facts.record.network())).await;
+        give_up(&self.folder, &self.facts.read(|facts| facts.record.clone())).await;
         drop(std::mem::take(&mut self.handles.borrow_mut().shared));
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {

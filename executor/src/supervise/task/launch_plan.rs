@@ -11,6 +11,7 @@ use crate::facts::Particulars;
 use crate::rights::claimed_uid::ClaimedUid;
 use crate::rights::seccomp::Filter;
 use crate::supervise::exec::slots::ExecSlots;
+use crate::view::mount_points;
 use crate::view::namespaces::Namespaces;
 use crate::view::rootfs::Additions;
 use crate::view::sandbox_namespaces::Shared;
@@ -53,6 +54,16 @@ impl LaunchPlan {
     /// The base of relative paths in the spec.
     pub fn bundle(&self) -> &Path {
         self.record.bundle().unwrap_or(self.folder.path())
+    }
+
+    /// Makes the mount points that the root lacks. The task does without those that cannot be made.
+    pub fn make_mount_points(&mut self) {
+        let root = self.record.task.as_ref().and_then(|task| task.rootfs.as_deref());
+        let Some(root) = root.filter(|_| !self.record.mount_points.is_empty()) else { return };
+        for (path, why) in mount_points::make(&self.folder, root, &self.record.mount_points) {
+            self.notes.push(format!("the root takes no mount point at {}: {why}", path.display()));
+            self.spec.mounts_mut().get_or_insert_default().retain(|mount| *mount.destination() != path);
+        }
     }
 
     /// Whether the launch fails where systemd refuses its slice.

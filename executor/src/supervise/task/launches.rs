@@ -17,9 +17,9 @@ use bowline_spec::values::ByteSize;
 use jiff::Timestamp;
 
 use super::Task;
-use super::callers;
 use super::launch_plan::LaunchPlan;
 use super::nesting::{self, Claim};
+use super::{callers, ending};
 use crate::facts::SandboxFacts;
 use crate::hostside::task_units::{self as units, Placeholder, remove_cgroup};
 use crate::lifecycle::shim;
@@ -33,7 +33,6 @@ use crate::start::init_program::{InitProgram, InitWatch};
 use crate::start::launch::{Held, Prepared, Starting};
 use crate::supervise::children::Expecting;
 use crate::supervise::exec::slots::ExecSlots;
-use crate::supervise::sandbox::connection;
 use crate::supervise::supervisor::{Leave, Supervisor, leaving_now};
 use crate::view::rootfs;
 use crate::view::rootfs::Additions;
@@ -252,7 +251,7 @@ impl Supervisor {
             _ => error,
         };
         let error = task.undo(self, error).await;
-        connection::give_up(task.folder.path(), &task.facts.read(|facts| facts.record.network())).await;
+        ending::give_up(&task.folder, &task.facts.read(|facts| facts.record.clone())).await;
         // The poststop hooks undo what the task's other hooks have set up.
         self.begin_poststop_hooks(task).await;
         self.tasks.borrow_mut().remove(&task.id);
@@ -320,8 +319,9 @@ impl Supervisor {
             ephemeral: plan.record.task.as_ref().and_then(|task| task.ephemeral).map(ByteSize::as_u64),
             exact_binds: !plan.is_described(),
             service: launch.service.lay_on(&mut plan.spec, &mut plan.notes),
+            covered: std::mem::take(&mut plan.additions.covered),
         };
-        let (folder, owns_folder, network) = (plan.folder.clone(), plan.owns_folder, plan.record.network());
+        let (folder, owns_folder, record) = (plan.folder.clone(), plan.owns_folder, plan.record.clone());
         // Written before anything is created that a crash would leave behind.
         let made = match folder.write_record(&plan.record) {
             Ok(()) => self.make(id, plan, launch, expecting).await,
@@ -329,7 +329,7 @@ impl Supervisor {
             Err(error) => Err(error).inspect_err(|_| drop(plan)),
         };
         if made.is_err() {
-            connection::give_up(folder.path(), &network).await;
+            ending::give_up(&folder, &record).await;
             match owns_folder {
                 true => folder.remove_unheld(None),
                 // The record says what to kill after a crash, and by then that may belong to another task.
@@ -346,6 +346,7 @@ impl Supervisor {
         mut launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
+        plan.make_mount_points();
         let launcher = launch.launcher.take();
         let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, .. } = launch;
         let notes = std::mem::take(&mut plan.notes);

@@ -37,6 +37,8 @@ use crate::supervise::sandbox::connection;
 use crate::supervise::sandbox::requests::is_being_made;
 use crate::supervise::supervisor::Supervisor;
 use crate::view::joined_users;
+use crate::view::mount_points::MountPoints;
+use crate::view::name_files::{About, NameFiles};
 use crate::view::namespaces::{self, Namespaces};
 use crate::view::rootfs::Additions;
 use crate::view::sandbox_namespaces::Shared;
@@ -79,7 +81,12 @@ impl Supervisor {
         let (shared, interfaces) = made.unwrap_or_default();
         let joined = connection::joined(&task, shared.network());
         let Configured { mut spec, profile, names_cgroup, notes } = configured(&joined, id, claimed.as_ref(), &folder)?;
+        let about = About { task: &joined, shared_name: None, interfaces: &interfaces };
+        let names = NameFiles::write(&about, id.as_str(), &spec, folder.path())?;
+        names.lay_on(&mut spec, joined.mounts.len(), folder.path());
         drop(joined);
+        let MountPoints { for_now, covered, notes: lacking, .. } = names.mount_points;
+        let notes = [notes, lacking].concat();
         if !names_cgroup && let Some(linux) = spec.linux_mut() {
             linux.set_cgroups_path(Some(format!("{}/{id}", cgroup::of_sandbox(&name)).into()));
         }
@@ -112,10 +119,10 @@ impl Supervisor {
         let record =
             Record { task: Some(task), durable, remove, enforcement, overhead, init, user, foreground, ..record };
         let (ends_with, folder_name) = (launch.ends_with.clone(), Some(folder.name()));
-        let record = Record { folder: folder_name, interfaces, poststop, ends_with, ..record };
+        let record = Record { folder: folder_name, interfaces, poststop, ends_with, mount_points: for_now, ..record };
         let plan = self.planned(spec, profile, record, folder).await?;
-        let slice_optional = launch.slice_optional;
-        Ok(LaunchPlan { slice_optional, claimed, owns_folder, lock, shared, notes, ..plan })
+        let (slice_optional, additions) = (launch.slice_optional, Additions { covered, ..Additions::default() });
+        Ok(LaunchPlan { slice_optional, claimed, owns_folder, lock, shared, notes, additions, ..plan })
     }
 
     /// Plans a member of a sandbox and adds it to the joint budget.
@@ -135,14 +142,21 @@ impl Supervisor {
             self.renew_pids(sandbox).await?;
         }
         let joined = self.joined(sandbox, &task, id)?;
-        let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
+        let mut spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
         let profile = host::profile(&joined)?;
+        let (name, interfaces) =
+            sandbox.facts.read(|facts| (facts.record.sandbox.hostname.clone(), facts.record.interfaces.clone()));
+        let shared_name = name.as_deref().filter(|_| task.namespaces.uts.is_none());
+        let about = About { task: &joined, shared_name, interfaces: &interfaces };
+        let names = NameFiles::write(&about, id.as_str(), &spec, folder.path())?;
+        names.lay_on(&mut spec, joined.mounts.len(), folder.path());
+        let MountPoints { for_now, covered, notes: lacking, .. } = names.mount_points;
         if task.rootfs.is_none() {
             make_root(&folder, &spec)?;
         }
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         self.join_budget(sandbox, id, &task, resources, notes).await?;
-        let notes = Vec::from_iter(host::lacks_of_all(&joined));
+        let notes = host::lacks_of_all(&joined).into_iter().chain(lacking).collect();
         let (cgroup, unit) = sandbox.facts.read(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
         let unit = unit?;
         let of = Some(sandbox.id().clone());
@@ -160,8 +174,9 @@ impl Supervisor {
             poststop,
             ..self.record(cgroup, unit)
         };
-        let record = Record { folder: Some(folder.name()), user, foreground, ..record };
-        Ok(LaunchPlan { lock: Some(lock), notes, ..self.planned(spec, profile, record, folder).await? })
+        let record = Record { folder: Some(folder.name()), user, foreground, mount_points: for_now, ..record };
+        let additions = Additions { covered, ..Additions::default() };
+        Ok(LaunchPlan { lock: Some(lock), notes, additions, ..self.planned(spec, profile, record, folder).await? })
     }
 
     /// Plans the launch of a manager's bundle.

@@ -35,13 +35,18 @@ pub enum Make {
 /// `BadSpec` when the path goes through a loop of symlinks, or through one of the kernel's own that leads to nothing
 /// in the root; `NotFound` when it does not exist and `make` creates nothing.
 pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
+    open_or(root, path, || Ok(make))
+}
+
+/// Like [`open`]; what to create is only asked where the path does not exist, or goes through a symlink.
+pub fn open_or(root: BorrowedFd<'_>, path: &Path, make: impl FnOnce() -> Result<Make>) -> Result<OwnedFd> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     if relative.as_os_str().is_empty() {
         return root.try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd");
     }
     match inside_root::open(root, relative, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused) {
         Ok(fd) => Ok(fd),
-        Err(Errno::NOENT | Errno::LOOP) => Walk::new(root, path)?.finish(make),
+        Err(Errno::NOENT | Errno::LOOP) => Walk::new(root, path)?.finish(make()?),
         Err(errno) => Err(refused(path, errno)),
     }
 }

@@ -35,7 +35,7 @@ mod trees;
 
 use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, MountAttributes};
@@ -80,6 +80,8 @@ pub struct Additions {
     pub exact_binds: bool,
     /// Variables of its command alone: see [`Service`](crate::view::service::Service).
     pub service: Vec<String>,
+    /// Destinations of mounts that must not be made in the root: the folder that lacks one is covered by a view of it.
+    pub covered: Vec<PathBuf>,
 }
 
 /// What init keeps when it enters its root.
@@ -91,7 +93,7 @@ pub struct Entered {
 }
 
 /// Fills the attached root, seals it, and makes it the root of this process: of its mount namespace or, in the
-/// namespace `shared` if that is given, of this process and its children alone. `secrets` are written once all mounts are
+/// namespace `shared` if that is given, of this process and its children alone. Secrets are written once all mounts are
 /// there. `hooks` is called when all mounts are
 /// in place, nothing is read-only or masked yet, and the root is still the host's.
 pub fn enter(
@@ -100,14 +102,14 @@ pub fn enter(
     in_user_namespace: bool,
     shared: Option<BorrowedFd<'_>>,
     wants_null: bool,
-    secrets: &[Secret],
+    additions: &Additions,
     hooks: impl FnOnce() -> Result<()>,
 ) -> Result<Entered> {
     rustix::process::umask(Mode::empty());
     let root = sources.root.as_fd();
     inside::refuse_host_links(root)?;
-    let mut filling =
-        Filling { sources, root, spec, in_user_namespace, made: Made::wanted(spec), read_only: Vec::new() };
+    let (made, covered) = (Made::wanted(spec), &*additions.covered);
+    let mut filling = Filling { sources, root, spec, in_user_namespace, covered, made, read_only: Vec::new() };
     let (mut dev, mut propagation) = (None, RootPropagation::of(spec)?);
     for (mount, source) in spec.mounts().iter().flatten().zip(&sources.all) {
         let options = options::of(mount)?;
@@ -119,7 +121,7 @@ pub fn enter(
         }
     }
     let read_only = filling.read_only;
-    secret_files::write(secrets, root, spec)?;
+    secret_files::write(&additions.secrets, root, spec)?;
     let null = match (&dev, &sources.nodes) {
         (Some(dev), nodes) => devices::create(&sources.trees, root, dev, spec, nodes.as_ref())?,
         (None, Some(tree)) => Null::Apart(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?),
@@ -173,6 +175,8 @@ struct Filling<'a> {
     root: BorrowedFd<'a>,
     spec: &'a Spec,
     in_user_namespace: bool,
+    /// See [`Additions::covered`].
+    covered: &'a [PathBuf],
     made: Option<Made>,
     /// The tmpfs, views of the host's folders among them, and the root that become read-only in the end: until then, places for devices and later mounts are
     /// made in them.
@@ -210,15 +214,18 @@ impl Filling<'_> {
     }
 
     fn attach(&mut self, mount: &Mount, tree: &OwnedFd) -> Result<()> {
-        let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;
-        let target = self.place(mount, if folder { Make::Folder } else { Make::File })?;
+        let target = self.place(mount, || {
+            let kind = file_type(tree).doing(Kind::Internal, || "cannot examine its source")?;
+            Ok(if kind == FileType::Directory { Make::Folder } else { Make::File })
+        })?;
         self.put(mount, tree, &target)
     }
 
     /// Where `mount` goes; what is missing is made.
-    fn place(&mut self, mount: &Mount, make: Make) -> Result<OwnedFd> {
-        self.read_only.extend(room::make(&self.sources.trees, self.root, self.spec, mount)?);
-        inside::open(self.root, mount.destination(), make)
+    fn place(&mut self, mount: &Mount, make: impl FnOnce() -> Result<Make>) -> Result<OwnedFd> {
+        let is_covered = self.covered.iter().any(|path| path == mount.destination());
+        self.read_only.extend(room::make(&self.sources.trees, self.root, self.spec, mount, is_covered)?);
+        inside::open_or(self.root, mount.destination(), make)
     }
 
     fn put(&self, mount: &Mount, tree: &OwnedFd, target: &OwnedFd) -> Result<()> {
@@ -240,7 +247,7 @@ impl Filling<'_> {
         let tree = new_filesystem(self, mount, options, &data)?;
         let target = match covered {
             Some(covered) => covered,
-            None => self.place(mount, Make::Folder)?,
+            None => self.place(mount, || Ok(Make::Folder))?,
         };
         if options.copy_up {
             copy_up::copy(target.as_fd(), tree.as_fd())

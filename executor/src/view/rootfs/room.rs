@@ -1,7 +1,8 @@
-//! Room for a mount in a folder of the host view that lacks its mount point: the folder is the host's, and read-only.
+//! Room for a mount in a folder that lacks its mount point, and in which none can or may be made: one of the host view is
+//! the host's, and read-only.
 //!
 //! ```text
-//!   folder of the host ─► covered by a tmpfs: each of its entries, bound; symlinks by their text; the mount point
+//!   folder ─► covered by a tmpfs: each of its entries, bound; symlinks by their text; the mount point
 //! ```
 //!
 //! The view shows the entries that are there at the start. Each keeps what its mount forbids and whose files it hides.
@@ -22,17 +23,27 @@ use super::{inside, label};
 /// What everybody may do in a view.
 const MODE: &str = "0755";
 
-/// Covers the folder that lacks the mount point of `mount` with a view of it, where it belongs to the host view. The
-/// view can be written until the caller makes it read-only.
-pub fn make(trees: &Trees, root: BorrowedFd<'_>, spec: &Spec, mount: &Mount) -> Result<Option<OwnedFd>> {
+/// Covers the folder that lacks the mount point of `mount` with a view of it, where it belongs to the host view, or
+/// `is_wanted`. Returns a view that the caller makes read-only in the end, as its folder is.
+pub fn make(
+    trees: &Trees,
+    root: BorrowedFd<'_>,
+    spec: &Spec,
+    mount: &Mount,
+    is_wanted: bool,
+) -> Result<Option<OwnedFd>> {
     let is_above = |shown: &&Mount| shows_host(shown) && mount.destination().starts_with(shown.destination());
-    if shows_host(mount) || !spec.mounts().iter().flatten().any(|shown| is_above(&shown)) {
+    let is_in_host_view = || !shows_host(mount) && spec.mounts().iter().flatten().any(|shown| is_above(&shown));
+    if !is_wanted && !is_in_host_view() {
         return Ok(None);
     }
-    match inside::lacking(root, mount.destination())? {
-        Some(folder) if is_read_only(&folder) => view(trees, spec, &folder).map(Some),
-        Some(_) | None => Ok(None),
+    let Some(folder) = inside::lacking(root, mount.destination())? else { return Ok(None) };
+    let (is_read_only, of_root) = (is_read_only(&folder), spec.root().as_ref().and_then(|root| root.readonly()));
+    if !is_read_only && !is_wanted {
+        return Ok(None);
     }
+    let view = view(trees, spec, &folder)?;
+    Ok((is_read_only || of_root == Some(true)).then_some(view))
 }
 
 fn is_read_only(folder: &OwnedFd) -> bool {

@@ -150,6 +150,10 @@ fn isolation(task: &mut Task, flags: IsolationFlags) {
     task.namespaces.pid = flags.pid.or(task.namespaces.pid.take());
     task.sysctls.extend(flags.sysctl);
     task.hostname = flags.hostname.or(task.hostname.take());
+    add(&mut task.names.hosts, flags.add_host);
+    add(&mut task.names.servers, flags.dns);
+    add(&mut task.names.search, flags.dns_search);
+    add(&mut task.names.options, flags.dns_option);
     add(&mut task.capabilities.add, flags.cap_add);
     add(&mut task.capabilities.drop, flags.cap_drop);
     for option in flags.security_opt {

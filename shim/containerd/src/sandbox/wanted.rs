@@ -10,7 +10,6 @@
 //! No request is ignored silently. Must not: create anything.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +17,7 @@ use bowline_executor::internal::{
     Idmap, LARGEST_CONFIG, PauseNet, PauseProcess, checked_cgroup_path, read_regular_file,
 };
 use bowline_model::{Doing, Error, Kind, Result};
+use bowline_spec::names::resolv_conf;
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;
@@ -31,7 +31,7 @@ mod podsandbox {
     include!(concat!(env!("OUT_DIR"), "/podsandbox.rs"));
 }
 
-use podsandbox::{DNSConfig, IDMapping, NamespaceMode, NamespaceOption, PodSandboxConfig, UserNamespace};
+use podsandbox::{IDMapping, NamespaceMode, NamespaceOption, PodSandboxConfig, UserNamespace};
 
 /// The type of CRI's description of a pod.
 const POD: &str = "runtime.v1.PodSandboxConfig";
@@ -136,7 +136,10 @@ impl Wanted {
             name => name.to_owned(),
         };
         let hostname = Contents::Text(hostname + "\n");
-        let resolvers = pod.dns_config.as_ref().map_or(Contents::OfHost, |dns| Contents::Text(resolvers(dns)));
+        let resolvers = pod
+            .dns_config
+            .as_ref()
+            .map_or(Contents::OfHost, |dns| Contents::Text(resolv_conf(&dns.servers, &dns.searches, &dns.options)));
         let files = [("/etc/hostname", hostname), ("/etc/hosts", Contents::OfHost), ("/etc/resolv.conf", resolvers)];
         let files = files.map(|(path, contents)| (path.to_owned(), contents));
         Ok(Wanted { pause, cgroup, files: files.into() })
@@ -249,29 +252,12 @@ fn configuration(bundle: &Path) -> Result<Option<Spec>> {
     spec.doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display())).map(Some)
 }
 
-/// Formats DNS settings as resolv.conf(5).
-fn resolvers(dns: &DNSConfig) -> String {
-    let mut text = String::new();
-    let mut line = |key: &str, values: &[String]| {
-        if !values.is_empty() {
-            // Writing to a string never fails.
-            let _ = writeln!(text, "{key} {}", values.join(" "));
-        }
-    };
-    line("search", &dns.searches);
-    for server in &dns.servers {
-        line("nameserver", std::slice::from_ref(server));
-    }
-    line("options", &dns.options);
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use protobuf::MessageField;
     use serde_json::{Value, json};
 
-    use super::podsandbox::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext};
+    use super::podsandbox::{DNSConfig, LinuxPodSandboxConfig, LinuxSandboxSecurityContext};
     use super::*;
 
     fn pod(namespaces: NamespaceOption) -> PodSandboxConfig {
@@ -351,7 +337,7 @@ mod tests {
             options: vec!["ndots:5".to_owned()],
             ..DNSConfig::default()
         });
-        let text = "search a.example b.example\nnameserver 192.0.2.1\nnameserver 192.0.2.2\noptions ndots:5\n";
+        let text = "nameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch a.example b.example\noptions ndots:5\n";
         let wanted = Wanted::of_pod(&pod, None).expect("it makes sense");
         assert_eq!(wanted.files["/etc/resolv.conf"], Contents::Text(text.to_owned()));
     }

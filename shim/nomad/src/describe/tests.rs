@@ -108,7 +108,7 @@ fn a_groups_network_brings_its_namespace_hosts_and_resolver() {
     assert_eq!(description.namespaces.network().to_string(), "/var/run/netns/1c2f");
     assert_eq!(description.hostname.as_deref(), Some("shop"));
     assert_eq!(files[0].1, "nameserver 10.0.0.1\nsearch a.example b.example\n");
-    assert!(files[1].1.ends_with("\n172.26.64.2 shop\n") && files[1].1.starts_with("127.0.0.1 localhost\n"));
+    assert!(files[1].1.ends_with("\n172.26.64.2\tshop\n") && files[1].1.starts_with("127.0.0.1\tlocalhost\n"));
     let bound: Vec<_> =
         description.mounts[3..].iter().map(|m| (m.destination.to_str().unwrap(), m.read_only)).collect();
     assert_eq!(bound, [("/etc/resolv.conf", true), ("/etc/hosts", true)]);

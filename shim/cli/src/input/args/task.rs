@@ -3,6 +3,7 @@
 //! Each stands for a field of the description. Must not: decide what a flag does to a description, which is the job of
 //! `input::flags`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use bowline_executor::{CgroupDriver, ShimCgroup};
@@ -13,7 +14,7 @@ use bowline_spec::rlimit::{Resource, Rlimit};
 use bowline_spec::signal::Signal;
 use bowline_spec::user::{NameOrId, User};
 use bowline_spec::values::{ByteSize, Duration};
-use bowline_spec::{LogFormat, Mount, Namespace, NetworkMode, OnUnhealthy};
+use bowline_spec::{HostName, LogFormat, Mount, Namespace, NetworkMode, OnUnhealthy};
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 
@@ -202,6 +203,18 @@ pub struct IsolationFlags {
     /// The host name inside [default: the task's id]
     #[arg(long, value_name = "NAME", conflicts_with = "sandbox", help_heading = ISOLATION)]
     pub hostname: Option<String>,
+    /// A line of /etc/hosts: db:10.0.0.7; host-gateway stands for the host's address; may be repeated
+    #[arg(long, value_name = "NAME:ADDRESS", help_heading = ISOLATION)]
+    pub add_host: Vec<HostName>,
+    /// The address of a name server, instead of the host's; may be repeated
+    #[arg(long, value_name = "ADDRESS", help_heading = ISOLATION)]
+    pub dns: Vec<IpAddr>,
+    /// A domain in which short names are looked up, instead of the host's, or `.` for none; may be repeated
+    #[arg(long, value_name = "DOMAIN", help_heading = ISOLATION)]
+    pub dns_search: Vec<String>,
+    /// An option of /etc/resolv.conf, instead of the host's: ndots:2; may be repeated
+    #[arg(long, value_name = "OPTION", alias = "dns-opt", help_heading = ISOLATION)]
+    pub dns_option: Vec<String>,
     /// private or host: System V IPC, message queues and /dev/shm [default: private]
     #[arg(long, value_name = "MODE", value_parser = own_or_host(), conflicts_with = "sandbox", help_heading = ISOLATION)]
     pub ipc: Option<Namespace>,

@@ -44,8 +44,8 @@ const LINES: &[(&str, &str)] = &[
 
 const NO_LOGIN: &str = "bowline has no images and no registry: nothing asks for a login";
 const ROOT_FILES: &str = "the task has the files of its root: `-v FILE:/etc/FILE:ro` replaces one";
-const HOSTS: &str = "`-v ./hosts:/etc/hosts:ro` gives it another /etc/hosts";
-const RESOLVER: &str = "`-v ./resolv.conf:/etc/resolv.conf:ro` gives it another /etc/resolv.conf";
+const NO_NAMES: &str =
+    "`--set names.files=false` leaves /etc/hosts, /etc/hostname and /etc/resolv.conf as the root has them";
 const LOGS: &str = "`--log` says how output is kept: json, raw, journald or none; `--log-size`, `--log-files` how much";
 const IO: &str = "`--io weight=500`, or `--io /dev/sda,read_bps=1M` for one device";
 const CPU: &str = "`--cpus 0.5`, with `--set cpu.period=50ms` for another period";
@@ -67,8 +67,6 @@ const WORDS: Words = &[
     (&["prune", "container prune", "system prune"], REMOVED),
     (&["restart", "--restart"], SERVICE),
     (&["--privileged"], PRIVILEGED),
-    (&["--add-host"], HOSTS),
-    (&["--dns", "--dns-option", "--dns-search"], RESOLVER),
     (&["--log-driver", "--log-opt"], LOGS),
     (&["--publish-all", "-P", "--expose"], "`-p HOST:TASK` for each port, with `--network bridge`"),
 ];
@@ -153,9 +151,16 @@ const RARE: Words = &[
     (&["--tz"], "`-e TZ=UTC`"),
     (&["--env-host"], "`-e NAME` for each variable: none is inherited"),
     (&["--env-merge", "--unsetenv", "--unsetenv-all", "--http-proxy"], "no variable is inherited: `-e K=V` sets one"),
+    (&["--no-hosts", "--no-hostname"], NO_NAMES),
+    (&["--hosts-file", "--passwd", "--passwd-entry", "--group-entry", "--hostuser"], ROOT_FILES),
     (
-        &["--no-hosts", "--hosts-file", "--no-hostname", "--passwd", "--passwd-entry", "--group-entry", "--hostuser"],
-        ROOT_FILES,
+        &[
+            "sandbox create --add-host",
+            "sandbox create --dns",
+            "sandbox create --dns-search",
+            "sandbox create --dns-option",
+        ],
+        "each member has its own: `bowline run --sandbox ID` has this flag",
     ),
     (&["--preserve-fds", "--preserve-fd"], "no descriptor is passed on: `-i` passes stdin on"),
     (&["--sdnotify"], SERVICE),

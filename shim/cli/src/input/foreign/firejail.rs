@@ -19,7 +19,6 @@ const PRIVATE: &str = "leave it out: a task sees no home, and `/tmp` and `/dev` 
 const NAMED: &str = "`bowline exec -it ID sh`";
 const HIDDEN: &str = "what is not mounted by `-v` is not seen";
 const NO_PROFILE: &str = "bowline has no profiles of programs: flags, or a description by `--file`";
-const RESOLVER: &str = "`-v ./resolv.conf:/etc/resolv.conf:ro` gives it another /etc/resolv.conf";
 const DESKTOP: &str = "bowline runs no programs of a desktop: `-v` shares a socket, `--device` a node";
 
 const WORDS: Words = &[
@@ -59,7 +58,6 @@ const RARE: Words = &[
     (&["--rmenv", "--keep-fd", "--keep-var-tmp"], "leave it out: no variable and no descriptor is inherited"),
     (&["--nice"], "a shell sets it: `sh -c 'exec nice -n 5 CMD'`; `--set cpu.shares=512` is its weight"),
     (&["--cgroup"], "`--set cgroup=/PARENT/NAME`"),
-    (&["--dns"], RESOLVER),
     (&["--hosts-file"], "`-v ./hosts:/etc/hosts:ro` gives it another /etc/hosts"),
     (&["--ip", "--ip6", "--mac", "--mtu", "--defaultgw", "--netmask", "--veth-name", "--iprange"], ADDRESS),
     (&["--netfilter", "--netfilter6", "--bandwidth"], "the plugins of a network filter it: see docs/network.md"),

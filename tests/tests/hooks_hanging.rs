@@ -200,7 +200,13 @@ fn a_launch_without_client_and_shim_was_never_started() {
         assert!(explained.assert_code(0).out().contains(never), "{explained}");
         assert_eq!(host.bowline(["adopt", "--all"]).assert_code(0).out(), "");
         assert_eq!(task.status(), "dead", "{point}");
-        host.bowline(["rm", "--exited"]).assert_says(task.id());
+        if point == BEFORE[0] {
+            host.bowline(["rm", "--exited"]).assert_says(task.id());
+        } else {
+            let gc = host.bowline(["gc", task.id()]);
+            assert!(gc.assert_code(0).out().contains("its launch was cut short; nothing of it ran"), "{gc}");
+            assert!(!task.file("").exists());
+        }
         forget_hook(&host);
     }
     host.assert_nothing_left_without_rm();

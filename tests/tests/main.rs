@@ -21,6 +21,7 @@ mod conformance;
 mod containerd;
 mod cost;
 mod cri;
+mod cut_short;
 mod damaged_records;
 mod delegation;
 mod descriptors;

@@ -322,7 +322,16 @@ impl Folder {
     /// Whether the command of the task, whose shim has died, was not run and will not be.
     pub fn never_ran(&self) -> bool {
         let ran = |record: &Record| record.started_at.is_some() || self.may_have_run(record) || record.runs();
-        matches!(self.record(), Ok(Some(record)) if !ran(&record))
+        match self.record() {
+            Ok(Some(record)) => !ran(&record),
+            Ok(None) => self.has_no_task(),
+            Err(_) => false,
+        }
+    }
+
+    /// Whether a launch has made the folder, and was cut short before it had made anything else: the record comes first.
+    pub fn has_no_task(&self) -> bool {
+        !RECORDS.iter().any(|name| fs::symlink_metadata(self.file(name)).is_ok()) && self.is_ours()
     }
 
     /// Takes over the room for the exit report that an earlier shim has reserved.

@@ -72,6 +72,10 @@ pub fn dead(folder: &Folder, id: &str) -> Error {
             let message = format!("the shim of task {id} died before it had started the task");
             Error::new(Kind::WrongState, message).hint(cleans_up(id))
         }
+        Ok(None) if folder.has_no_task() => {
+            let message = format!("the launch of task {id} was cut short: nothing of it ran");
+            Error::new(Kind::WrongState, message).hint(format!("`bowline rm {id}` or `bowline gc` removes the rest"))
+        }
         _ => dead_because(id, ""),
     }
 }

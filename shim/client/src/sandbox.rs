@@ -26,6 +26,12 @@ pub fn dead(id: &TaskId) -> Error {
         .hint(format!("`bowline sandbox rm -f {id}` cleans up after it"))
 }
 
+/// The error for a sandbox whose shim died before it had made it.
+fn cut_short(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("the creation of sandbox {id} was cut short: nothing ran in it"))
+        .hint(format!("`bowline sandbox rm {id}` or `bowline gc` removes the rest"))
+}
+
 /// The error for a sandbox that its shim has taken down, and whose records are about to be removed.
 pub(crate) fn removed(id: &TaskId) -> Error {
     Error::new(Kind::WrongState, format!("sandbox {id} is being removed"))
@@ -73,6 +79,7 @@ pub async fn of(state: &StateDir, id: &TaskId, programs: &Programs) -> Result<Sh
         Ok(Presence::Dead | Presence::Exited(_)) => Err(match folder.sandbox() {
             _ if !folder.is_still_there() => unknown(id),
             Ok(Some(record)) if record.taken_down => removed(id),
+            Ok(Some(record)) if record.whole.is_none() => cut_short(id),
             _ => dead(id),
         }),
         Err(error) if error.kind() == Kind::NotFound => Err(unknown(id)),

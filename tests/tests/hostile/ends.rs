@@ -2,7 +2,7 @@
 //! yet. Nothing is left, and nobody is told that all is well who has done nothing.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::make_fifo;
@@ -121,6 +121,42 @@ fn a_sandbox_that_is_being_made_is_removed_by_force_alone() {
     create.finish();
     assert!(!host.state().join(&id).exists(), "it was said to be removed");
     host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn gc_removes_a_sandbox_whose_creation_was_cut_short() {
+    let host = Host::new();
+    let plugin = Plugin::new(&host, "ADD");
+    let build = host.sandbox().toml(&plugin.toml());
+    let id = build.id().to_owned();
+    let create = plugin.wait_until_it_stalls(build.spawn());
+    host.bowline(["gc", &id]).assert_says("");
+    let shims: Vec<i32> = holders(&host.state().join(&id).join("lock"));
+    create.signal(Signal::KILL);
+    create.finish();
+    for shim in shims.into_iter().filter(|pid| process_exists(*pid)) {
+        kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("it lives");
+        eventually("the shim has gone", || (!process_exists(shim)).then_some(()));
+    }
+    plugin.stall_at("");
+    let ran = host.bowline(["sandbox", "stats", &id]);
+    ran.assert_refused(125, &[&id, "creation", "cut short"]);
+    host.bowline(["gc", "--dry-run", &id]).assert_code(0);
+    let ran = host.bowline(["gc", &id]);
+    let told = format!("remains {id}: its creation was cut short; nothing ran in it");
+    assert!(ran.assert_code(0).out().starts_with(&told), "{ran}");
+    assert!(!host.state().join(&id).exists());
+    host.assert_nothing_left_without_rm();
+}
+
+/// The processes that have this file open.
+fn holders(file: &Path) -> Vec<i32> {
+    let has = |pid: &i32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|path| path == file))
+    };
+    let pids = fs::read_dir("/proc").expect("mounted").flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(has).collect()
 }
 
 #[test]

@@ -10,8 +10,10 @@
 //! wait. A failure here harms no task.
 
 mod configuration;
+mod left;
 mod orphans;
 mod other_folders;
+mod remains;
 mod unit_cgroup;
 
 use std::collections::BTreeMap;
@@ -28,7 +30,8 @@ use oci_spec::runtime::LinuxResources;
 use serde::Serialize;
 
 pub use self::configuration::Configuration;
-pub use self::orphans::{Left, Outcome, Pods, What};
+pub use self::left::{Left, Outcome, What};
+pub use self::orphans::Pods;
 use crate::hostside::systemd::Systemd;
 use crate::oci::host;
 pub use bowline_cgroup::{Destroyed, Difference};

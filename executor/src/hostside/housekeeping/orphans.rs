@@ -1,4 +1,4 @@
-//! Orphans: sandboxes and pods without a shim, tasks whose shim died before them, and removals that were cut short.
+//! Orphans: sandboxes and pods without a shim, and tasks whose shim died before them.
 //!
 //! ```text
 //!   cgroups that are there ─► then shims that live ─► owned by none ─► asked once more ─► gone
@@ -9,105 +9,31 @@
 //! has one by then is left alone. So is what a new shim can take over: a task outlives its shim.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::hostside::undo_sandbox::{self, undo_sandbox};
 use bowline_cgroup::sees_all;
-use bowline_error::{Error, Kind, Result, together};
-use bowline_model::folder::{Folder, Lock, Owner, StateDir};
+use bowline_error::{Kind, Result, together};
+use bowline_model::folder::{Folder, StateDir};
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{OURS, OVERHEAD, PodPlace, SandboxPlace};
-use serde::Serialize;
 
+use super::left::{Held, Left, Outcome, What, held, held_or_unknown, with_processes};
 use super::other_folders::Others;
+use super::remains::{remains, rest};
 use super::unit_cgroup::of_scope;
 use super::{Cgroups, place_of, unit_of};
-use crate::hostside::attached;
 use crate::hostside::copies::misplaced;
 use crate::hostside::memory_min;
-use crate::hostside::owners::{self, Shims};
+use crate::hostside::owners::Shims;
 use crate::hostside::records::{Recorded, readable};
 use crate::hostside::undo::{cgroups_of, found_before, is_in_doubt, undo};
 
 /// The slice in which systemd has the scopes of these shims.
 const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
-/// The prefix of a task's folder while it is being removed.
-const REMOVED: &str = ".removed-";
-/// The prefix of a task's folder while it is being made.
-const NEW: &str = ".new-";
 /// The record of networks that were made.
 const NETWORKS: &str = "networks.json";
-
-/// What kind of thing was left behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// A sandbox whose shim died, with its network.
-    Sandbox,
-    /// The cgroup of a task or sandbox, of which no folder tells which it was.
-    Cgroup,
-    /// The cgroup of a sandbox's shim.
-    Overhead,
-    /// The cgroup of a pod.
-    Pod,
-    /// A task whose shim died; its folder stays, for `ps` and `rm`.
-    Task,
-    /// What a launch or removal that was cut short has left in the state folder.
-    Remains,
-}
-
-impl What {
-    /// The kind in one word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            What::Sandbox => "sandbox",
-            What::Cgroup => "cgroup",
-            What::Overhead => "overhead",
-            What::Pod => "pod",
-            What::Task => "task",
-            What::Remains => "remains",
-        }
-    }
-}
-
-/// Something that was left behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Left {
-    /// What kind of thing it is.
-    pub what: What,
-    /// The sandbox or task that it belonged to; of a pod, its uid. One of another state folder has its name on the host.
-    pub id: String,
-    /// Its name on the host.
-    #[serde(skip)]
-    pub name: String,
-    /// Why it is an orphan.
-    pub why: String,
-    /// The paths of its cgroups, as they are below each hierarchy.
-    pub cgroups: Vec<String>,
-    /// How many processes are in these cgroups.
-    pub processes: usize,
-    /// The folder of a task or of remains.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub folder: Option<PathBuf>,
-    /// Whether it is left alone: a pod that is not known to be alive and has an owner, or what a new shim can take over.
-    #[serde(skip)]
-    pub owned: bool,
-    /// Whether it is of another state folder, which is there or not known to be gone.
-    #[serde(skip)]
-    pub elsewhere: bool,
-}
-
-/// The result of clearing an orphan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was removed.
-    Removed,
-    /// It has an owner by now, and was left alone.
-    Owned,
-}
 
 /// Where to look for pods, and which of them are no orphans.
 #[derive(Debug, Clone, Copy)]
@@ -189,7 +115,12 @@ impl Cgroups {
                 Held::ByUs(_lock) if !matches!(folder.exit(), Ok(Some(_))) && !shims.have(&name) => {
                     let (its, others) = candidates.into_iter().partition(is_its);
                     candidates = others;
-                    let Some(mut dead) = self.dead(&shims, &folder, &id, its) else { continue };
+                    let dead = self.dead(&shims, &folder, &id, its);
+                    if let Some(rest) = rest(state, &folder, &id, dead.as_ref()) {
+                        left.push(rest);
+                        continue;
+                    }
+                    let Some(mut dead) = dead else { continue };
                     let is_gone =
                         |path: &String| alive.is_some() && candidates.iter().any(|pod| pod.has_gone_with(path));
                     if let Err(newer) = folder.check_form() {
@@ -238,7 +169,7 @@ impl Cgroups {
         let done = match left.what {
             What::Sandbox | What::Task if left.folder.is_some() => self.clear_dead(state, left),
             What::Sandbox | What::Task | What::Cgroup | What::Overhead | What::Pod => self.clear_orphan(state, left),
-            What::Remains => clear_remains(left),
+            What::Remains => self.clear_remains(state, left),
         };
         match done {
             Ok(true) => Ok(Outcome::Removed),
@@ -306,7 +237,7 @@ impl Cgroups {
 
     /// Whether a living shim has started something in the cgroup at `path`, or belongs to the
     /// sandbox around it: a member's cgroup may have no process yet.
-    fn is_in_use(&self, shims: &Shims, path: &str) -> bool {
+    pub(super) fn is_in_use(&self, shims: &Shims, path: &str) -> bool {
         let mut above = path;
         while let Some((parent, _)) = above.rsplit_once('/') {
             let place = SandboxPlace::of_path(above).filter(|place| [OURS, OVERHEAD].contains(&&*place.prefix()));
@@ -484,114 +415,4 @@ fn is_adoptable(state: &StateDir, folder: &Folder, left: &Left) -> bool {
         && left.cgroups.contains(&record.cgroup)
         && record.runs()
         && record.sandbox.as_ref().is_none_or(|sandbox| whole(&state.folder(sandbox)).is_some())
-}
-
-/// Who holds the lock of a folder.
-enum Held {
-    ByUs(Lock),
-    ByAShim,
-    Missing,
-}
-
-fn held(folder: &Folder) -> Result<Held> {
-    if !folder.exists()? {
-        return Ok(Held::Missing);
-    }
-    match folder.owner() {
-        Ok(Owner::Shim) => Ok(Held::ByAShim),
-        // Somebody has replaced the lock of a shim that listens. That of a sandbox may not know a member.
-        Ok(Owner::Nobody(_)) if folder.sandbox_by_socket().is_none() && folder.has_shim() => Ok(Held::ByAShim),
-        Ok(Owner::Nobody(lock)) => Ok(Held::ByUs(lock)),
-        Err(error) if error.kind() == Kind::NotFound => Ok(Held::Missing),
-        Err(error) => Err(error),
-    }
-}
-
-/// Like [`held`], but treats a folder whose lock cannot be opened as held by a shim, so that the other
-/// folders are still handled.
-fn held_or_unknown(folder: &Folder) -> Held {
-    held(folder).unwrap_or_else(|error| {
-        tracing::warn!(%error, "a folder is left alone");
-        Held::ByAShim
-    })
-}
-
-fn with_processes(why: String, processes: usize) -> String {
-    match processes {
-        0 => why,
-        1 => why + "; 1 process",
-        n => format!("{why}; {n} processes"),
-    }
-}
-
-/// Folders that a process began to make or to remove, or used to attach to a task, and did not live to remove.
-fn remains(state: &StateDir) -> Vec<Left> {
-    let of_state = entries(state.path()).filter_map(|(path, name)| {
-        let (named, why) = match name.strip_prefix(NEW) {
-            Some(named) => (named, "its launch was cut short"),
-            None => (name.strip_prefix(REMOVED)?, "its removal was cut short"),
-        };
-        let (id, pid) = named.rsplit_once('-')?;
-        Some((id.to_owned(), pid.parse().ok(), why, path))
-    });
-    let attached = state.all_ids().unwrap_or_default().into_iter().flat_map(|id| {
-        let left: Vec<_> = attached::left_in(state.folder(&id).path()).collect();
-        left.into_iter().map(move |path| (id.to_string(), None, "who was attached to it was killed", path))
-    });
-    let dead = |pid: &Option<i32>| !pid.is_some_and(owners::is_bowline);
-    // A program that links the library, and has another name, holds the folder's lock meanwhile.
-    let of_state = of_state.filter(|(_, _, _, path)| !owners::is_locked(path));
-    // A process that has ended by itself since the listing has removed its own folder.
-    let all = of_state.chain(attached).filter(|(_, pid, _, path)| dead(pid) && path.exists());
-    let left = |(id, _, why, path): (String, _, &str, _)| Left {
-        what: What::Remains,
-        name: id.clone(),
-        id,
-        why: why.to_owned(),
-        cgroups: Vec::new(),
-        processes: 0,
-        folder: Some(path),
-        owned: false,
-        elsewhere: false,
-    };
-    all.map(left).collect()
-}
-
-/// The entries of a folder with their names, as far as they can be read.
-fn entries(folder: &Path) -> impl Iterator<Item = (PathBuf, String)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some((entry.path(), entry.file_name().into_string().ok()?)))
-}
-
-fn clear_remains(left: &Left) -> Result<bool> {
-    let Some(path) = &left.folder else { return Ok(true) };
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Error::new(Kind::Internal, format!("cannot remove {}: {error}", path.display())))
-        }
-        _ => Ok(true),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_removal_that_was_cut_short_is_found_and_one_under_way_is_not() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let state = StateDir::new(dir.path());
-        let killed = "attach-2147483646-x";
-        let names = [".removed-web-1-2147483646", ".new-web-3-2147483646", ".seccomp", ".removed-x", "web-2"];
-        for name in names.map(str::to_owned).into_iter().chain(["attach-x", killed].map(|name| format!("web-2/{name}")))
-        {
-            fs::create_dir(dir.path().join(name)).expect("ours");
-        }
-        let found = remains(&state);
-        let mut ids: Vec<_> = found.iter().map(|left| left.id.as_str()).collect();
-        ids.sort_unstable();
-        assert_eq!(ids, ["web-1", "web-2", "web-3"]);
-        found.iter().for_each(|left| assert_eq!(clear_remains(left), Ok(true)));
-        assert!(remains(&state).is_empty() && clear_remains(&found[0]) == Ok(true), "gone already is fine");
-    }
 }

@@ -78,7 +78,10 @@ fn shim_died(facts: &Facts, report: &ExitReport) -> Finding {
             .with("processes_killed", report.processes_killed);
     }
     if facts.never_ran {
-        return Finding::cause("shim_died", "its shim died before it had started the command");
+        return Finding::cause(
+            "shim_died",
+            "its launch was cut short: its shim died before it had started the command, and nothing of it ran",
+        );
     }
     let said = facts.shim_said.as_deref().and_then(last_line);
     let last = match (&facts.no_new_shim, &said) {

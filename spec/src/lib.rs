@@ -39,6 +39,7 @@ mod update;
 pub mod user;
 mod validate;
 pub mod values;
+mod written;
 
 pub use build::{
     DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, OPT, READONLY_PATHS, UserIds, build,
@@ -59,3 +60,4 @@ pub use task::{
     WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};
+pub use written::written;

@@ -8,7 +8,7 @@ use bowline_executor::secrets::Secrets;
 use bowline_executor::{CgroupDriver, Secret, ShimCgroup};
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::report::SliceEnforcement;
-use bowline_model::{Doing, Error, Kind, Result};
+use bowline_model::{Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{self as proto, LaunchRequest, LaunchResponse, ProcessIdentity};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
@@ -110,16 +110,22 @@ impl Wanted {
     }
 }
 
-pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
+/// The description as its shim gets it.
+///
+/// # Errors
+/// `Usage` for an argument, and `BadSpec` for a path, that is not UTF-8.
+pub fn written(task: &Task) -> Result<String> {
+    bowline_spec::written(task).map_err(|invalid| match misuse::not_utf8(std::env::args_os()) {
+        Some(word) => Error::new(Kind::Usage, format!("the argument {word} is not UTF-8")).hint(misuse::NOT_UTF8),
+        None => Error::from(invalid),
+    })
+}
+
+/// The request to launch the task of this description, which is [`written`] before there is a shim.
+pub fn request(task: String, wanted: Wanted) -> LaunchRequest {
     let Secrets { files, env } = wanted.secrets;
     let secret = |Secret { name, content }| proto::Secret { name, content, ..proto::Secret::default() };
-    let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON");
-    // A path is the only thing in it that may not be UTF-8.
-    let task = task.map_err(|error| match misuse::not_utf8(std::env::args_os()) {
-        Some(word) => Error::new(Kind::Usage, format!("the argument {word} is not UTF-8")).hint(misuse::NOT_UTF8),
-        None => error,
-    })?;
-    Ok(LaunchRequest {
+    LaunchRequest {
         task,
         size: Some(terminal::size()).into(),
         durable: wanted.durable,
@@ -132,7 +138,7 @@ pub fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
         secrets: files.into_iter().map(secret).collect(),
         secret_env: env,
         ..LaunchRequest::default()
-    })
+    }
 }
 
 /// A shim for the task, which hands on this many sockets of ours, or the exit code if a signal has come meanwhile and there is none.

@@ -1,7 +1,7 @@
 //! What a program asks for when it starts a task.
 
 use bowline_executor::{CgroupDriver, ShimCgroup};
-use bowline_model::{Doing, Error, Kind, Result};
+use bowline_model::{Error, Result};
 use bowline_protocol::wire::proto::bowline::LaunchRequest;
 use bowline_spec::id::TaskId;
 use bowline_spec::{Format, LogFormat, Task as Description};
@@ -131,8 +131,7 @@ impl Start {
         description.validate().map_err(Error::from)?;
         let id = description.name.clone().map_or_else(|| made_up("task"), Ok)?;
         description.log.format.get_or_insert(LogFormat::Json);
-        let task = serde_json::to_string(&description);
-        let task = task.doing(Kind::Internal, || "cannot write the description as JSON")?;
+        let task = bowline_spec::written(&description).map_err(Error::from)?;
         let (cgroup_driver, slice) = (driver.to_string(), slice.unwrap_or_default());
         let ends_with = ends_with_caller.then(callers::own).transpose()?.into_iter().collect();
         let request = LaunchRequest {

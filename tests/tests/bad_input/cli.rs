@@ -1,6 +1,8 @@
 //! Command lines that cannot be meant: exit code 2, one message, nothing done.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
@@ -338,4 +340,31 @@ fn a_slip_on_the_command_line_is_told_what_was_probably_meant() {
         ran.assert_refused(2, &[]);
         assert!(ran.err().ends_with(&format!("\nhint: {hint}")), "{ran}");
     }
+}
+
+#[test]
+fn a_folder_whose_name_is_not_utf8_is_refused_by_name() {
+    let host = Host::new();
+    let odd = host.work().join(OsStr::from_bytes(b"d\xff"));
+    fs::create_dir(&odd).expect("the work folder is writable");
+    let before = fs::read_dir(host.state()).map_or(0, Iterator::count);
+    let refused = |code: i32, args: &[&str], parts: &[&str], flag: &str| {
+        let mut command = host.command(binary("bowline"));
+        command.args(args).current_dir(&odd);
+        let ran = host.execute(command);
+        let hint = ran.assert_refused(code, parts).err().lines().nth(1).unwrap_or_default().to_owned();
+        assert!(hint.contains(flag), "{ran}");
+    };
+    let id = host.new_id();
+    refused(125, &["run", "--rm", "-v", ".:/mnt", "true"], &["mounts[0].source", "not UTF-8"], "--volume");
+    refused(125, &["start", "--name", &id, "-v", ".:/mnt", "true"], &["mounts[0].source", "not UTF-8"], "--volume");
+    let bind = "type=bind,source=.,target=/mnt";
+    refused(125, &["run", "--rm", "--mount", bind, "true"], &["mounts[0].source", "not UTF-8"], "--mount");
+    refused(125, &["run", "--rm", "--rootfs", ".", "true"], &["rootfs", "not UTF-8"], "--rootfs");
+    let after = fs::read_dir(host.state()).map_or(0, Iterator::count);
+    assert_eq!(after, before, "no shim was started");
+    for verb in [&["run", "--rm", "true"][..], &["ps"], &["sandbox", "create"]] {
+        refused(2, &[&["--state", "."], verb].concat(), &["state folder", "not UTF-8"], "--state");
+    }
+    assert_eq!(fs::read_dir(&odd).map_or(1, Iterator::count), 0, "nothing is made there");
 }

@@ -49,11 +49,16 @@ impl StateDir {
         (&self.lasting, folder)
     }
 
-    /// Checks that only our user and root decide what is in the folder.
+    /// Checks that the folder can be named to shims, and that only our user and root decide what is in it.
     ///
     /// # Errors
-    /// `WrongState` naming what on the way to the folder another user owns or may write.
+    /// `Usage` for a path that is not UTF-8; `WrongState` naming what on the way to the folder another user owns or may
+    /// write.
     pub fn check(&self) -> Result<()> {
+        if self.path.to_str().is_none() {
+            let message = format!("the state folder {:?} is not UTF-8", self.path);
+            return Err(Error::new(Kind::Usage, message).hint("choose another one with --state DIR or BOWLINE_STATE"));
+        }
         trust::check_folder(&self.path)
     }
 

@@ -24,7 +24,7 @@ use crate::input::args::task::TaskArgs;
 use crate::input::service::Service;
 use crate::launch_request::{
     Described, Wanted, broken_off, describe_task, launch, refused, request, shim_for, tell_notes, tell_of_interrupt,
-    tell_of_slice,
+    tell_of_slice, written,
 };
 use crate::reach;
 use crate::ui::detach::DetachKeys;
@@ -68,6 +68,7 @@ async fn in_foreground(
     let sandbox = args.isolation.sandbox.clone();
     let Described { id, task, secrets, replaces } = describe_task(state, args).await?;
     wanted.secrets = secrets;
+    let description = written(&task)?;
     // From here on there may be something to undo.
     let mut signals = Signals::watch(&ENDING)?;
     let mut up =
@@ -93,7 +94,7 @@ async fn in_foreground(
         Err(error) => return Err(up.abandon(error)),
     };
     let attached = task.terminal && !json;
-    let request = with_streams(request(&task, wanted)?, session.attachment(), attached);
+    let request = with_streams(request(description, wanted), session.attachment(), attached);
     match launch(&mut up, request, session.signals()).await {
         (Ok(launched), interrupted) => {
             tell_notes(&launched);

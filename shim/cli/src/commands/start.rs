@@ -16,7 +16,7 @@ use crate::input::args::task::TaskArgs;
 use crate::input::service::Service;
 use crate::launch_request::{
     Described, Wanted, broken_off, describe_task, launch, named, refused, request, shim_for, tell_notes,
-    tell_of_interrupt, tell_of_slice,
+    tell_of_interrupt, tell_of_slice, written,
 };
 use crate::ui::print::{complain, say};
 use crate::ui::signals::{ENDING, Signals};
@@ -34,6 +34,7 @@ pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool, pid_f
     wanted.service = service.request(None);
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
+    let description = written(&task)?;
     // From here on there may be something to undo.
     let mut signals = Signals::watch(&ENDING)?;
     let mut up =
@@ -42,7 +43,8 @@ pub async fn start(state: &StateDir, args: TaskArgs, rm: bool, json: bool, pid_f
             Err(code) => return Ok(code),
         };
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
-    let (launched, interrupted) = progress::during(line, launch(&mut up, request(&task, wanted)?, &mut signals)).await;
+    let (launched, interrupted) =
+        progress::during(line, launch(&mut up, request(description, wanted), &mut signals)).await;
     if let Some(signal) = interrupted {
         let error = match launched {
             Ok(_) => up.take_back(broken_off(&id)).await,
@@ -85,9 +87,10 @@ fn write_pid(file: &Path, up: &Up) -> Result<()> {
 pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) -> Result<()> {
     let id = named(&task)?;
     task.log.format.get_or_insert(LogFormat::Json);
+    let description = written(&task)?;
     let mut up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default(), &Programs::default()).await?;
     let wanted = Wanted::default();
-    match up.launch(request(&task, wanted)?).await {
+    match up.launch(request(description, wanted)).await {
         // `sandbox create` prints the notes of all members.
         Ok(_) => Ok(()),
         Err(error) => Err(up.abandon(error)),

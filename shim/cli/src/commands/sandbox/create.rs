@@ -18,7 +18,7 @@ use crate::input::cdi;
 use crate::input::description;
 use crate::input::flags::{SANDBOX_FIELDS, set_all};
 use crate::input::network::Ports;
-use crate::launch_request::{refused, tell_of_interrupt};
+use crate::launch_request::{refused, tell_of_interrupt, written};
 use crate::ui::json;
 use crate::ui::print::say;
 use crate::ui::signals::{ENDING, Signals};
@@ -47,6 +47,9 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         rm::replaced(state, sandbox.name.as_ref()).await?;
     }
     let members = sandbox.members.clone();
+    for (index, member) in members.iter().enumerate() {
+        written(member).map_err(|error| error.within(format_args!("members[{index}]")))?;
+    }
     let shim_cgroup = match sandbox.overhead {
         Overhead::Beside | Overhead::Inside => ShimCgroup::Overhead,
         Overhead::Inherit => ShimCgroup::Inherit,

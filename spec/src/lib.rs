@@ -60,4 +60,5 @@ pub use task::{
     WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};
+pub use validate::check_pids;
 pub use written::written;

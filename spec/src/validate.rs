@@ -23,6 +23,7 @@ mod watch;
 use crate::invalid::Invalid;
 use crate::task::Task;
 
+pub use limits::check_pids;
 pub(crate) use limits::numbers;
 
 impl Task {

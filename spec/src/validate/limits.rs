@@ -101,8 +101,19 @@ const MOST_PIDS: u64 = 1 << 22;
 
 pub(super) fn pids(most: Option<Ceiling<u64>>, whose: &str) -> Result<(), Invalid> {
     require(most != Some(Ceiling::At(0)), "pids", || format!("is 0; {whose} needs at least 1"))?;
-    require(!matches!(most, Some(Ceiling::At(pids)) if pids > MOST_PIDS), "pids", || {
-        format!("is more than the {MOST_PIDS} that the kernel has; write \"max\"")
+    match most {
+        Some(Ceiling::At(pids)) => check_pids(pids),
+        Some(Ceiling::Unlimited) | None => Ok(()),
+    }
+}
+
+/// Checks that `pids.max` takes this number.
+///
+/// # Errors
+/// Names the number and the most that it takes.
+pub fn check_pids(pids: u64) -> Result<(), Invalid> {
+    require(pids <= MOST_PIDS, "pids", || {
+        format!("{pids} is more than the {MOST_PIDS} that the kernel has; write \"max\"")
     })
 }
 

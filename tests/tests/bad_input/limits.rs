@@ -168,3 +168,10 @@ fn controllers_that_are_elsewhere_are_not_supported() {
     let elsewhere = format!("is mounted at {}, not below /sys/fs/cgroup", elsewhere.display());
     host.execute(command).assert_refused(125, &["not supported here: the cgroup controller ", &elsewhere]);
 }
+
+#[test]
+fn more_processes_than_a_kernel_has_are_refused_by_number() {
+    let host = Host::new();
+    let ran = host.bowline(["run", "--rm", "--pids=99999999", "true"]);
+    ran.assert_refused(125, &["pids: 99999999", "4194304"]);
+}

@@ -170,6 +170,8 @@ fn all_that_is_named_changes_or_nothing() {
     cgroup(&host, "set", group.path(), ["--memory=64M", "--pids=7"]).assert_says("");
     let ran = cgroup(&host, "set", group.path(), ["--memory=32M", "--pids=9", "--cpuset=4000"]);
     ran.assert_refused(125, &["cpuset.cpus", group.path()]);
+    let ran = cgroup(&host, "set", group.path(), ["--memory=32M", "--pids=99999999"]);
+    ran.assert_refused(2, &["--pids", "99999999", "4194304"]);
     assert_eq!(group.read("memory", either("memory.limit_in_bytes", "memory.max")), "67108864");
     assert_eq!(group.read("pids", "pids.max"), "7");
     destroy(&host, &group);

@@ -9,6 +9,7 @@ use std::path::Path;
 use bowline_executor::internal::housekeeping::{Cgroups, Configuration, Destroyed, Usage};
 use bowline_model::folder::StateDir;
 use bowline_model::{Error, Kind, Result};
+use bowline_spec::check_pids;
 use bowline_spec::values::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 use serde_json::json;
@@ -123,7 +124,10 @@ fn resources(args: SetArgs, now: &Configuration) -> Result<LinuxResources> {
         pids.set_limit(match most {
             // OCI's 0 means one.
             Ceiling::At(0) => return Err(Error::new(Kind::Usage, "--pids: 0 is less than one process")),
-            Ceiling::At(most) => i64::try_from(most).unwrap_or(-1),
+            Ceiling::At(most) => {
+                check_pids(most).map_err(|wrong| Error::new(Kind::Usage, format!("--{wrong}")))?;
+                i64::try_from(most).unwrap_or(-1)
+            }
             Ceiling::Unlimited => -1,
         });
         resources.set_pids(Some(pids));

@@ -1,5 +1,5 @@
 //! Limits how many clients are connected: a client that comes when all places are taken replaces the one that has
-//! waited longest.
+//! waited longest since its last answer, else one that has never asked.
 //!
 //! ```text
 //!   admitted ─► Waiting ─► Gathering ─► Answering ─► Waiting; out, if others wait for a place
@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -37,8 +38,10 @@ pub enum Phase {
 /// A phase, and when it began.
 type Stand = (Phase, Instant);
 
-/// How long a new client is not shown out, because its request is on its way; unless such clients fill half of the places.
-const WELCOME: Duration = Duration::from_millis(100);
+/// How long a new client is not shown out, because its request is on its way; and how long where such clients fill half of
+/// the places, so that clients who ask nothing delay others little.
+pub const WELCOME: Duration = Duration::from_millis(100);
+const WELCOME_IN_A_CROWD: Duration = Duration::from_millis(50);
 
 pub struct House {
     room: usize,
@@ -60,6 +63,8 @@ struct Guest {
     /// The client's user, if known.
     uid: Option<u32>,
     stand: watch::Sender<Stand>,
+    /// Whether the client has had an answer.
+    is_answered: Arc<AtomicBool>,
 }
 
 /// A client's place, until this is dropped.
@@ -67,6 +72,7 @@ pub struct Seat {
     house: Arc<House>,
     number: u64,
     stand: watch::Sender<Stand>,
+    is_answered: Arc<AtomicBool>,
 }
 
 impl House {
@@ -112,10 +118,11 @@ impl House {
     /// Like [`House::show_out`], one of these clients.
     fn show_out_of(&self, is_one: impl Fn(&Guest) -> bool) -> bool {
         let mut inside = self.inside();
-        let stands = || inside.guests.iter().map(|(number, guest)| (*guest.stand.borrow(), *number, guest));
-        let crowded = 2 * stands().filter(|((phase, _), ..)| *phase == Phase::Waiting).count() >= self.room;
-        let may_go = |(phase, since): Stand| match phase {
-            Phase::Waiting => crowded || since.elapsed() >= WELCOME,
+        let stands = || inside.guests.iter().map(|(number, guest)| (guest.stand(), *number, guest));
+        let crowd = stands().filter(|((phase, is_new, _), ..)| *phase == Phase::Waiting && *is_new).count();
+        let welcome = if 2 * crowd >= self.room { WELCOME_IN_A_CROWD } else { WELCOME };
+        let may_go = |(phase, is_new, since): (Phase, bool, Instant)| match phase {
+            Phase::Waiting => !is_new || since.elapsed() >= welcome,
             Phase::Answering => true,
             Phase::Gathering | Phase::Out => false,
         };
@@ -154,13 +161,22 @@ impl House {
         let mut inside = self.inside();
         inside.next += 1;
         let number = inside.next;
-        inside.guests.insert(number, Guest { uid, stand: stand.clone() });
-        Seat { house: self.clone(), number, stand }
+        let is_answered = Arc::new(AtomicBool::new(false));
+        inside.guests.insert(number, Guest { uid, stand: stand.clone(), is_answered: is_answered.clone() });
+        Seat { house: self.clone(), number, stand, is_answered }
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {
         // No code that holds the lock leaves anything half done.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Guest {
+    /// The client's phase, whether it is new, and since when: clients are shown out in this order.
+    fn stand(&self) -> (Phase, bool, Instant) {
+        let (phase, since) = *self.stand.borrow();
+        (phase, !self.is_answered.load(Ordering::Relaxed), since)
     }
 }
 
@@ -174,6 +190,9 @@ impl Drop for Seat {
 impl Seat {
     /// Enters `phase`, unless it is in that phase already or the client must leave.
     pub fn enter(&self, phase: Phase) {
+        if phase == Phase::Answering {
+            self.is_answered.store(true, Ordering::Relaxed);
+        }
         self.stand.send_if_modified(|stand| {
             let enters = stand.0 != phase && stand.0 != Phase::Out;
             if enters {
@@ -290,16 +309,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_client_is_shown_out_only_for_a_crowd_of_such() {
+    async fn a_new_client_is_shown_out_last_and_not_while_its_request_is_on_its_way() {
         let house = House::new(4, LONG);
         let seats = seats(&house, [None; 4]);
         seats[..3].iter().for_each(|seat| seat.enter(Phase::Gathering));
         assert!(house.admit(None).is_none(), "its request is on its way");
         tokio::time::sleep(WELCOME).await;
-        let _another = house.admit(None).unwrap();
+        let another = house.admit(None).unwrap();
         assert!(seats[3].is_out());
-        drop(seats);
+        seats[0].enter(Phase::Answering);
+        seats[0].enter(Phase::Waiting);
+        tokio::time::sleep(WELCOME).await;
+        let _third = house.admit(None).unwrap();
+        assert!(seats[0].is_out() && !another.is_out(), "it has had an answer, and has waited less long");
+        drop((seats, another));
         let _crowd = [house.admit(None), house.admit(None), house.admit(None)];
+        assert!(house.admit(None).is_none(), "their requests are on their way");
+        tokio::time::sleep(WELCOME_IN_A_CROWD).await;
         assert!(house.admit(None).is_some());
     }
 
@@ -321,10 +347,12 @@ mod tests {
     async fn users_with_many_places_show_each_other_out_and_nobody_with_fewer() {
         let house = House::new(4, LONG);
         let (one, two, other) = (Some(1), Some(2), Some(0));
-        let _many = seats(&house, [one, one, two, two]);
+        let many = seats(&house, [one, one, two, two]);
+        many.iter().for_each(|seat| seat.enter(Phase::Answering));
         let scrape = house.admit(other).expect("a place");
         for _ in 0..20 {
-            let _come = [one, two].map(|uid| house.admit(uid).expect("a place"));
+            let come = [one, two].map(|uid| house.admit(uid).expect("a place"));
+            come.iter().for_each(|seat| seat.enter(Phase::Answering));
             assert!(!scrape.is_out());
         }
     }

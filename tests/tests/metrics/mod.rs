@@ -1,6 +1,7 @@
 //! `bowline metrics`: what it says, against the kernel's own files, and that
 //! nobody holds it up.
 
+mod crowd;
 mod format;
 mod unit;
 

@@ -71,6 +71,8 @@ pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Descr
             let error = Error::new(Kind::Usage, "--replace: the task has no name");
             return Err(error.hint("name it by --name, or in its description"));
         };
+        // Nothing is removed for a task that cannot be started.
+        written(&task)?;
         rm::replaced(state, id).await?;
     }
     Ok(Described { id: named(&task)?, task, secrets, replaces: replace })

@@ -363,6 +363,11 @@ fn a_folder_whose_name_is_not_utf8_is_refused_by_name() {
     refused(125, &["run", "--rm", "--rootfs", ".", "true"], &["rootfs", "not UTF-8"], "--rootfs");
     let after = fs::read_dir(host.state()).map_or(0, Iterator::count);
     assert_eq!(after, before, "no shim was started");
+    let task = host.task("exec sleep 1000").start();
+    let again = ["start", "--replace", "--name", task.id(), "-v", ".:/mnt", "true"];
+    refused(125, &again, &["mounts[0].source", "not UTF-8"], "--volume");
+    assert_eq!(task.status(), "running", "nothing is removed for what cannot be started");
+    task.end();
     for verb in [&["run", "--rm", "true"][..], &["ps"], &["sandbox", "create"]] {
         refused(2, &[&["--state", "."], verb].concat(), &["state folder", "not UTF-8"], "--state");
     }

@@ -43,12 +43,12 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         Some(id) => id.clone(),
         None => made_up("sandbox")?,
     };
-    if replace {
-        rm::replaced(state, sandbox.name.as_ref()).await?;
-    }
     let members = sandbox.members.clone();
     for (index, member) in members.iter().enumerate() {
         written(member).map_err(|error| error.within(format_args!("members[{index}]")))?;
+    }
+    if replace {
+        rm::replaced(state, sandbox.name.as_ref()).await?;
     }
     let shim_cgroup = match sandbox.overhead {
         Overhead::Beside | Overhead::Inside => ShimCgroup::Overhead,

@@ -107,7 +107,7 @@ pub use view::service::Service;
 #[doc(hidden)]
 pub mod internal {
     pub use crate::facts;
-    pub use crate::hostside::attached::remove_left_in;
+    pub use crate::hostside::attached::{hold as hold_attached, remove_left_in};
     pub use crate::hostside::copies::misplaced;
     pub use crate::hostside::host_units;
     pub use crate::hostside::housekeeping;

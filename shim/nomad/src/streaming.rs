@@ -8,12 +8,14 @@
 //! The FIFOs are in the task's folder, under a name that `bowline gc` knows. The outputs are pipes where the shim sees us.
 //! When the host leaves, the command is killed.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use bowline_client::output_pipe::OutputPipe;
 use bowline_client::{Presence, Shim, find_or_adopt};
+use bowline_executor::internal::hold_attached;
 use bowline_model::folder::ATTACHED;
 use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse, WindowSize};
@@ -50,6 +52,8 @@ const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// The streams of one command.
 struct Streams {
     folder: TempDir,
+    /// The lock of the folder.
+    _held: File,
     /// Keeps what was written for a command that has not opened its stdin yet, also once the host has closed that.
     _unread: pipe::Receiver,
     stdin: Option<pipe::Sender>,
@@ -90,6 +94,7 @@ impl Streams {
         let what = || format!("cannot make FIFOs in {}", at.path().display());
         let prefix = format!("{ATTACHED}{}-", std::process::id());
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(at.path()).doing(Kind::Internal, what)?;
+        let held = hold_attached(folder.path()).doing(Kind::Internal, what)?;
         let path = |name: &str| folder.path().join(name);
         // The shim reads a terminal anyway.
         let pipes = !tty && shim.sees_us();
@@ -102,7 +107,7 @@ impl Streams {
             Ok((unread, stdin, stdout, stderr))
         };
         let (unread, stdin, stdout, stderr) = made().doing(Kind::Internal, what)?;
-        Ok(Streams { folder, _unread: unread, stdin: Some(stdin), stdout, stderr })
+        Ok(Streams { folder, _held: held, _unread: unread, stdin: Some(stdin), stdout, stderr })
     }
 
     /// The request to the shim, with a terminal of this size if the command wants one.

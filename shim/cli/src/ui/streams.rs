@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use bowline_client::output_pipe::OutputPipe;
-use bowline_executor::internal::{Counter, register_fd_for, remove_left_in};
+use bowline_executor::internal::{Counter, hold_attached, register_fd_for, remove_left_in};
 use bowline_model::folder::ATTACHED;
 use bowline_model::folder::Folder;
 use bowline_model::{Doing, Error, Kind, Result};
@@ -185,7 +185,7 @@ struct OwnFolder {
     name: String,
     /// Whether others may have left theirs.
     clears: bool,
-    made: Option<TempDir>,
+    made: Option<(TempDir, File)>,
 }
 
 impl OwnFolder {
@@ -202,10 +202,12 @@ impl OwnFolder {
                 if self.clears {
                     remove_left_in(&self.within);
                 }
-                tempfile::Builder::new().prefix(&self.name).rand_bytes(0).tempdir_in(&self.within)?
+                let folder = tempfile::Builder::new().prefix(&self.name).rand_bytes(0).tempdir_in(&self.within)?;
+                let held = hold_attached(folder.path())?;
+                (folder, held)
             }
         };
-        Ok(self.made.insert(made).path().join(name))
+        Ok(self.made.insert(made).0.path().join(name))
     }
 }
 

@@ -40,7 +40,7 @@ const LAYOUT: usize = 0;
 const THIS_LAYOUT: u32 = 2;
 const WHICH: usize = 4;
 const STATES: [usize; 2] = [64, 64 + 4 * WORDS];
-/// Where it says how many bytes were lost, how many of them a file has refused, and why: two words, two and one.
+/// Where it says why a file has refused bytes, how many of them, and how many were lost in all: a word, two and two.
 const LOST: usize = 208;
 const PLACES: [usize; 2] = [256, 256 + SHORT];
 /// The longest beginning of a line that is kept there.
@@ -295,19 +295,19 @@ impl Unread {
     pub fn note_lost(&self, dropped: u64, refused: Option<Refused>) {
         let Some(map) = &self.map else { return };
         let (bytes, errno) = refused.map_or((0, 0), |refused| (refused.bytes, refused.errno));
-        let words = [dropped as u32, (dropped >> 32) as u32, bytes as u32, (bytes >> 32) as u32, errno.cast_unsigned()];
+        // What counts comes last: there is nothing without it.
+        let words = [errno.cast_unsigned(), bytes as u32, (bytes >> 32) as u32, (dropped >> 32) as u32, dropped as u32];
         (0..).zip(words).for_each(|(word, number)| map.store(LOST + 4 * word, number));
     }
 
     /// What [`Unread::note_lost`] has noted.
     pub fn lost(&self) -> (u64, Option<Refused>) {
         let Some(map) = &self.map else { return (0, None) };
-        let number = |word: usize| {
-            let [low, high] = [word, word + 1].map(|word| u64::from(map.load(LOST + 4 * word)));
-            high << 32 | low
-        };
-        let refused = Refused { bytes: number(2), errno: map.load(LOST + 16).cast_signed() };
-        (number(0), Some(refused).filter(|refused| refused.bytes > 0))
+        let word = |word: usize| map.load(LOST + 4 * word);
+        let number = |low: usize, high: usize| u64::from(word(high)) << 32 | u64::from(word(low));
+        let refused = Refused { bytes: number(1, 2), errno: word(0).cast_signed() };
+        let dropped = number(4, 3);
+        (dropped, Some(refused).filter(|refused| dropped > 0 && refused.bytes > 0))
     }
 
     /// Whether something is left to pass on, or to tell.

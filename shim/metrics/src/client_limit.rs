@@ -40,8 +40,8 @@ type Stand = (Phase, Instant);
 
 /// How long a new client is not shown out, because its request is on its way; and how long where such clients fill half of
 /// the places, so that clients who ask nothing delay others little.
-pub const WELCOME: Duration = Duration::from_millis(100);
-const WELCOME_IN_A_CROWD: Duration = Duration::from_millis(50);
+const WELCOME: Duration = Duration::from_millis(100);
+pub const WELCOME_IN_A_CROWD: Duration = Duration::from_millis(10);
 
 pub struct House {
     room: usize,

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use super::client_limit::{House, Phase, Seat, Seated, WELCOME};
+use super::client_limit::{House, Phase, Seat, Seated, WELCOME_IN_A_CROWD};
 use super::gatherer::Gatherer;
 use super::listen::{Client, Connection, Listener};
 use super::negotiate;
@@ -78,8 +78,8 @@ pub async fn serve(listener: Listener, gatherer: Arc<Gatherer>, ended: watch::Re
         let accepted = tokio::select! {
             accepted = listener.accept(), if !queue.is_full() => Some(accepted),
             () = house.changed(), if !queue.is_empty() => None,
-            // By then a client that has not asked may be shown out.
-            () = sleep(WELCOME), if !queue.is_empty() => None,
+            // By then one that has not asked may be shown out.
+            () = sleep(WELCOME_IN_A_CROWD), if !queue.is_empty() => None,
             _ = over.wait_for(|over| *over) => break,
         };
         match accepted {

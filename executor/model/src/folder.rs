@@ -329,9 +329,11 @@ impl Folder {
         }
     }
 
-    /// Whether a launch has made the folder, and was cut short before it had made anything else: the record comes first.
+    /// Whether a launch has made the folder, and was cut short before its record, which comes before any process.
     pub fn has_no_task(&self) -> bool {
-        !RECORDS.iter().any(|name| fs::symlink_metadata(self.file(name)).is_ok()) && self.is_ours()
+        let is_missing =
+            |name: &&str| fs::symlink_metadata(self.file(name)).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        RECORDS.iter().all(is_missing) && self.is_ours()
     }
 
     /// Takes over the room for the exit report that an earlier shim has reserved.

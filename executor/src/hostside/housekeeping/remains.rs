@@ -29,8 +29,8 @@ const REMOVED: &str = ".removed-";
 /// The prefix of a task's folder while it is being made.
 const NEW: &str = ".new-";
 
-/// Why the folder of `id`, of which nobody has the lock, is the rest of a launch, or of a sandbox that was not made or not
-/// removed whole; `None` if it is not.
+/// What was cut short that has left the folder of `id`: a launch, or the creation or removal of a sandbox; `None` if
+/// nothing was. Nobody else has its lock.
 fn cut_short(state: &StateDir, folder: &Folder, id: &TaskId) -> Option<&'static str> {
     if misplaced(folder).is_some() || folder.check_form().is_err() || !matches!(folder.exit(), Ok(None)) {
         return None;

@@ -14,11 +14,16 @@ pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 pub const LOCALHOST: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\n\
                              ff00::\tip6-mcastprefix\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n";
 
-/// A line of hosts(5). A name with a domain has a short form too.
+/// A line of hosts(5).
 pub fn host_line(address: impl Display, name: &str) -> String {
+    format!("{address}\t{name}\n")
+}
+
+/// The line of a task's own name, which has a short form too where it has a domain.
+pub fn own_line(address: impl Display, name: &str) -> String {
     match name.split_once('.') {
         Some((short, domain)) if !short.is_empty() && !domain.is_empty() => format!("{address}\t{name} {short}\n"),
-        _ => format!("{address}\t{name}\n"),
+        _ => host_line(address, name),
     }
 }
 
@@ -68,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_name_with_a_domain_has_a_short_form() {
-        assert_eq!(host_line("::1", "web"), "::1\tweb\n");
-        assert_eq!(host_line("::1", "web.example.org"), "::1\tweb.example.org web\n");
+        assert_eq!(own_line("::1", "web"), "::1\tweb\n");
+        assert_eq!(own_line("::1", "web.example.org"), "::1\tweb.example.org web\n");
+        assert_eq!(host_line("::1", "web.example.org"), "::1\tweb.example.org\n");
     }
 }

@@ -268,7 +268,9 @@ impl Task {
         // An untrusted task has no network, and learns nothing of the host's.
         let resolver = all && self.profile.is_none() || self.names.has_resolver();
         let wanted = [(HOSTNAME, all), (HOSTS, all || !self.names.hosts.is_empty()), (RESOLV_CONF, resolver)];
-        let is_covered = |path: &str| self.mounts.iter().any(|mount| Path::new(path).starts_with(&mount.destination));
+        let edits = self.cdi_edits.iter().flat_map(|edits| edits.mounts.iter().map(|mount| &mount.container_path));
+        let covers: Vec<_> = self.mounts.iter().map(|mount| &mount.destination).chain(edits).collect();
+        let is_covered = |path: &str| covers.iter().any(|covered| Path::new(path).starts_with(covered));
         wanted.into_iter().filter(|(path, wanted)| *wanted && !is_covered(path)).map(|(path, _)| path).collect()
     }
 

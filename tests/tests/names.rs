@@ -274,6 +274,8 @@ fn each_flag_of_names_means_what_it_means_for_docker() {
     for (flags, script, said) in [
         (&["--add-host=db:10.0.0.7"][..], "grep db /etc/hosts", "10.0.0.7\tdb"),
         (&["--add-host=db=10.0.0.7"], "grep db /etc/hosts", "10.0.0.7\tdb"),
+        (&["--add-host=db.example.org:10.0.0.7"], "grep db /etc/hosts", "10.0.0.7\tdb.example.org"),
+        (&["--untrusted", "--dns=192.0.2.1"], "cat /etc/resolv.conf", "nameserver 192.0.2.1"),
         (&["--add-host=db:[fd00::7]", "--add-host=db:10.0.0.7"], "grep db /etc/hosts", "fd00::7\tdb\n10.0.0.7\tdb"),
         (&["--add-host=up:host-gateway"], "grep up$ /etc/hosts", "127.0.0.1\tup"),
         (&["--dns=192.0.2.1"], "grep nameserver /etc/resolv.conf", "nameserver 192.0.2.1"),

@@ -18,11 +18,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bowline_error::Kind;
 use bowline_model::folder::{Folder, Record};
 use bowline_sys as sys;
 use rustix::fs::{
@@ -30,6 +31,7 @@ use rustix::fs::{
     openat, readlinkat, statat, unlinkat,
 };
 use rustix::io::{Errno, pwrite, write};
+use rustix::process::geteuid;
 
 use crate::view::inside_root::{self, Symlinks};
 
@@ -39,7 +41,7 @@ const ETC: &str = "etc";
 const USED_BY: &str = "# bowline: ";
 
 /// The most bytes of a file's lines.
-const LARGEST: u64 = 1 << 20;
+const LARGEST: u64 = 256 << 10;
 
 /// How often a file is tried that another task has locked, and how long after the last time. It is locked for the time
 /// of two system calls; a process that can open it, as root of the host can, may lock it for longer.
@@ -78,6 +80,7 @@ impl MountPoints {
             // The task makes what it needs in memory.
             Err(Errno::NOENT) if ephemeral => return found,
             Err(_) => {
+                found.notes.push(format!("the root has no /etc: the task has no {}", wanted.join(", ")));
                 wanted.clear();
                 return found;
             }
@@ -98,13 +101,6 @@ impl MountPoints {
             !matches!(place, Place::Never(_))
         });
         found
-    }
-
-    /// Forgets those that are for none of the files `inside`.
-    pub fn keep(&mut self, inside: &[&str]) {
-        let is_kept = |path: &PathBuf| inside.iter().any(|kept| path == Path::new(kept));
-        self.for_now.retain(is_kept);
-        self.covered.retain(is_kept);
     }
 }
 
@@ -237,7 +233,10 @@ fn leave(etc: BorrowedFd<'_>, name: &OsStr, folder: &Path) -> rustix::io::Result
         let own = line(folder);
         let rest: String = text.split_inclusive('\n').filter(|line| *line != own && is_in_use(line)).collect();
         return match rest.is_empty() {
-            true => unlinkat(etc, name, AtFlags::empty()),
+            true => match statat(etc, name, AtFlags::SYMLINK_NOFOLLOW)? {
+                is if (is.st_dev, is.st_ino) == (about.st_dev, about.st_ino) => unlinkat(etc, name, AtFlags::empty()),
+                _ => Ok(()),
+            },
             // In this order no crash loses a line.
             false => pwrite(&file, rest.as_bytes(), 0).and_then(|_| ftruncate(&file, rest.len() as u64)),
         };
@@ -245,17 +244,19 @@ fn leave(etc: BorrowedFd<'_>, name: &OsStr, folder: &Path) -> rustix::io::Result
     Err(Errno::BUSY)
 }
 
-/// Opens the file `name` if it is one that was made for now: it could be any device.
+/// Opens the file `name` if it is one that was made for now. Others may put anything in its place at any moment, such as a
+/// device, which is not even opened.
 fn reopened(etc: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> rustix::io::Result<Option<OwnedFd>> {
-    match statat(etc, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) if is_for_now(&stat) => {}
-        Ok(_) | Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(errno),
+    let found = match openat(etc, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        found => found?,
+    };
+    let stat = fstat(&found)?;
+    // A second name could be that of any file whose mode is 0.
+    if !is_for_now(&stat) || stat.st_nlink > 1 || stat.st_uid != geteuid().as_raw() {
+        return Ok(None);
     }
-    match openat(etc, name, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::LOOP) => Ok(None),
-        file => file.map(Some),
-    }
+    rustix::fs::open(format!("/proc/self/fd/{}", found.as_raw_fd()), flags - OFlags::NOFOLLOW, Mode::empty()).map(Some)
 }
 
 /// Locks the file until it is closed. Waits for another's lock, and returns false then: the file may be gone.
@@ -277,5 +278,7 @@ fn line(folder: &Path) -> String {
 fn is_in_use(line: &str) -> bool {
     let Some(folder) = line.trim_end_matches('\n').strip_prefix(USED_BY) else { return true };
     let folder = Folder::at(PathBuf::from(folder));
-    matches!(folder.record(), Ok(Some(_))) && matches!(folder.exit(), Ok(None))
+    // What cannot be read may be of one that runs.
+    let has_record = folder.record().as_ref().map_or_else(|error| error.kind() != Kind::NotFound, Option::is_some);
+    has_record && !matches!(folder.exit(), Ok(Some(_)))
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::record::Connected;
 use bowline_spec::address::Cidr;
-use bowline_spec::names::{HOSTNAME, HOSTS, LOCALHOST, RESOLV_CONF, host_line, names_loopback_alone};
+use bowline_spec::names::{HOSTNAME, HOSTS, LOCALHOST, RESOLV_CONF, host_line, names_loopback_alone, own_line};
 use bowline_spec::{Namespace, Task};
 use bowline_sys as sys;
 use oci_spec::runtime::{Mount, Spec};
@@ -75,25 +75,23 @@ impl NameFiles {
         };
         // The host's own file has the host's name.
         let own_name = name.as_deref().filter(|_| !is_hosts || about.has_own_network());
-        let mut mount_points = match &about.task.rootfs {
+        if name.is_none() {
+            inside.retain(|path| *path != HOSTNAME);
+        }
+        let mount_points = match &about.task.rootfs {
             Some(root) => MountPoints::find(root, about.task.ephemeral.is_some(), &mut inside),
             None => MountPoints::default(),
         };
         let owner = namespaces::host_ids(spec, 0, 0);
-        let mut written = Vec::new();
-        for path in inside {
-            let text = match path {
-                HOSTNAME => name.as_deref().map(|name| format!("{name}\n")),
-                HOSTS => Some(about.hosts(own_name)?),
-                _ => Some(about.resolv_conf()),
+        for path in &inside {
+            let text = match *path {
+                HOSTNAME => format!("{}\n", name.as_deref().unwrap_or_default()),
+                HOSTS => about.hosts(own_name)?,
+                _ => about.resolv_conf(),
             };
-            if let Some(text) = text {
-                write(&source(folder, path), &text, owner)?;
-                written.push(path);
-            }
+            write(&source(folder, path), &text, owner)?;
         }
-        mount_points.keep(&written);
-        Ok(NameFiles { inside: written, mount_points })
+        Ok(NameFiles { inside, mount_points })
     }
 
     /// Adds the mounts of the files that are in the task's `folder` to `spec`, before the `own` last ones.
@@ -159,8 +157,8 @@ impl About<'_> {
         }
         if let Some(name) = own_name {
             match addresses.is_empty() {
-                true => text += &host_line(ITSELF, name),
-                false => text.extend(addresses.iter().map(|address| host_line(address, name))),
+                true => text += &own_line(ITSELF, name),
+                false => text.extend(addresses.iter().map(|address| own_line(address, name))),
             }
         }
         Ok(text)
@@ -168,7 +166,9 @@ impl About<'_> {
 
     fn resolv_conf(&self) -> String {
         let own = self.has_own_network();
-        let mut of_host = text_of(Path::new(RESOLV_CONF)).unwrap_or_default();
+        // An untrusted task learns nothing of the host's.
+        let is_open = self.task.profile.is_none();
+        let mut of_host = is_open.then(|| text_of(Path::new(RESOLV_CONF))).flatten().unwrap_or_default();
         if own && names_loopback_alone(&of_host) {
             of_host = text_of(Path::new(host::UPSTREAM)).unwrap_or(of_host);
         }

@@ -41,6 +41,7 @@ use bowline_model::reserve::StartMark;
 use bowline_sys as sys;
 use oci_spec::runtime::Spec;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::output::io::{End, Stdio};
 use crate::rights::lsm::{Labels, Opened};
@@ -51,7 +52,8 @@ use crate::view::network;
 use crate::view::rootfs::{self, Additions, Binds, Sources};
 use crate::view::time_namespace;
 
-const READ_ONLY_FOR_HOOKS: &str = "hooks find the host's /usr and /etc read-only in this task; one that writes there needs a root of the task's own: --rootfs DIR";
+const READ_ONLY_FOR_HOOKS: &str = "hooks find the host's /usr and /etc read-only in this task; one that writes there \
+                                   needs a root of the task's own: --rootfs DIR";
 
 /// What init needs in addition.
 pub struct Init<'a> {
@@ -157,7 +159,10 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
     }
     // Without a name, leave the namespace alone: it may be the host's.
     if let Some(hostname) = spec.hostname().as_ref().filter(|hostname| !hostname.is_empty()) {
-        let set = rustix::system::sethostname(hostname.as_bytes());
+        let set = match rustix::system::sethostname(hostname.as_bytes()) {
+            Err(Errno::PERM) if additions.has_default_name => Ok(()),
+            set => set,
+        };
         set.doing(Kind::BadSpec, || format!("cannot set it to {hostname}"))
             .map_err(|error| error.in_field("hostname"))?;
     }

@@ -319,7 +319,7 @@ impl Supervisor {
             ephemeral: plan.record.task.as_ref().and_then(|task| task.ephemeral).map(ByteSize::as_u64),
             exact_binds: !plan.is_described(),
             service: launch.service.lay_on(&mut plan.spec, &mut plan.notes),
-            covered: std::mem::take(&mut plan.additions.covered),
+            ..std::mem::take(&mut plan.additions)
         };
         let (folder, owns_folder, record) = (plan.folder.clone(), plan.owns_folder, plan.record.clone());
         // Written before anything is created that a crash would leave behind.

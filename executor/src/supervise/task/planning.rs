@@ -84,6 +84,7 @@ impl Supervisor {
         let about = About { task: &joined, shared_name: None, interfaces: &interfaces };
         let names = NameFiles::write(&about, id.as_str(), &spec, folder.path())?;
         names.lay_on(&mut spec, joined.mounts.len(), folder.path());
+        let has_default_name = joined.hostname.is_none() && joined.bundle.is_none();
         drop(joined);
         let MountPoints { for_now, covered, notes: lacking, .. } = names.mount_points;
         let notes = [notes, lacking].concat();
@@ -121,7 +122,8 @@ impl Supervisor {
         let (ends_with, folder_name) = (launch.ends_with.clone(), Some(folder.name()));
         let record = Record { folder: folder_name, interfaces, poststop, ends_with, mount_points: for_now, ..record };
         let plan = self.planned(spec, profile, record, folder).await?;
-        let (slice_optional, additions) = (launch.slice_optional, Additions { covered, ..Additions::default() });
+        let additions = Additions { covered, has_default_name, ..Additions::default() };
+        let slice_optional = launch.slice_optional;
         Ok(LaunchPlan { slice_optional, claimed, owns_folder, lock, shared, notes, additions, ..plan })
     }
 
@@ -147,6 +149,7 @@ impl Supervisor {
         let (name, interfaces) =
             sandbox.facts.read(|facts| (facts.record.sandbox.hostname.clone(), facts.record.interfaces.clone()));
         let shared_name = name.as_deref().filter(|_| task.namespaces.uts.is_none());
+        let interfaces = if task.namespaces.network.is_none() { interfaces } else { Vec::new() };
         let about = About { task: &joined, shared_name, interfaces: &interfaces };
         let names = NameFiles::write(&about, id.as_str(), &spec, folder.path())?;
         names.lay_on(&mut spec, joined.mounts.len(), folder.path());
@@ -175,7 +178,8 @@ impl Supervisor {
             ..self.record(cgroup, unit)
         };
         let record = Record { folder: Some(folder.name()), user, foreground, mount_points: for_now, ..record };
-        let additions = Additions { covered, ..Additions::default() };
+        let has_default_name = joined.hostname.is_none();
+        let additions = Additions { covered, has_default_name, ..Additions::default() };
         Ok(LaunchPlan { lock: Some(lock), notes, additions, ..self.planned(spec, profile, record, folder).await? })
     }
 

@@ -78,6 +78,8 @@ pub struct Additions {
     pub ephemeral: Option<u64>,
     /// Whether a bind has exactly the flags that its options name, as in a bundle.
     pub exact_binds: bool,
+    /// Whether its host name is a default, without which it runs too: under systemd's `ProtectHostname=` nobody can set one.
+    pub has_default_name: bool,
     /// Variables of its command alone: see [`Service`](crate::view::service::Service).
     pub service: Vec<String>,
     /// Destinations of mounts that must not be made in the root: the folder that lacks one is covered by a view of it.

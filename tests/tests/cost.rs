@@ -117,7 +117,7 @@ fn cost_of_names_in_a_root_in_system_calls() {
     run("--set=names.files=false");
     let without = fewest("--set=names.files=false");
     let more = || fewest("--set=names.files=true").saturating_sub(without);
-    Recorded { v1: 92, v2: 92 }.assert_holds("system calls for three files that the root lacks", more(), "");
+    Recorded { v1: 103, v2: 103 }.assert_holds("system calls for three files that the root lacks", more(), "");
     for name in ["hostname", "hosts", "resolv.conf"] {
         root.file(&format!("etc/{name}"), "", 0o644);
     }

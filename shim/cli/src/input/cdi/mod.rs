@@ -28,10 +28,7 @@ use crate::ui::print::complain;
 /// `NotFound` for a device that no file has, with the names that there are; `BadSpec` for one that two files of a folder
 /// have, or that gives what bowline cannot.
 pub fn resolve(task: &mut Task, folders: &[PathBuf]) -> Result<()> {
-    if task.cdi_edits.is_some() {
-        let message = "is made of the files of cdi_devices; leave it out";
-        return Err(Error::new(Kind::BadSpec, message).in_field("cdi_edits"));
-    }
+    task.cdi_edits = None;
     if task.cdi_devices.is_empty() {
         return Ok(());
     }

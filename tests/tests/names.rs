@@ -186,7 +186,7 @@ fn tasks_that_share_a_root_keep_their_names_while_others_end() {
     let host = Host::new();
     let root = bare(&host);
     let before = listing(&host, &root);
-    let [a, b] = [(); 2].map(|()| host.task("exec sleep 1000").rootfs(root.path()).start());
+    let [a, b] = [(); 2].map(|()| host.task("exec sleep 1000").rootfs(root.path()).flag("--init").start());
     a.end();
     a.bowline("rm", []).assert_code(0);
     b.exec(LOCALHOST).assert_says("(127.0.0.1)");

@@ -306,6 +306,19 @@ fn names_that_lead_nowhere_are_refused() {
     host.task("true").flag("--dns-search=a/b").assert_refused(125, &["names.search[0]", "not a domain"]);
     let nobody = host.task("true").flag("--network=none").flag("--add-host=me:host-gateway");
     nobody.assert_refused(125, &["names.hosts[0]", "no gateway"]);
+    // What is asked for is not left out with a word.
+    let root = bare(&host);
+    let link = root.path().join("etc/resolv.conf");
+    std::os::unix::fs::symlink("../run/systemd/resolve/stub-resolv.conf", link).expect("ours");
+    fs::create_dir(root.path().join("run")).expect("ours");
+    let covered = || host.task("true").rootfs(root.path()).flag("--tmpfs=/run");
+    covered()
+        .flag("--dns=192.0.2.1")
+        .assert_refused(125, &["names: ", "/etc/resolv.conf is a link that leads nowhere"]);
+    assert!(covered().run().assert_code(0).err().contains("leads nowhere: the task has none"));
+    fs::remove_dir_all(root.path().join("etc")).expect("ours");
+    let without = host.task("true").rootfs(root.path()).flag("--add-host=db:10.0.0.7");
+    without.assert_refused(125, &["names.hosts: ", "the root has no /etc"]);
     let task = host.task("exec sleep 1000").start();
     host.bowline(["update", task.id(), "--hostname=other"]).assert_refused(2, &["--hostname"]);
     host.bowline(["update", task.id(), "--dns=192.0.2.1"]).assert_refused(2, &["--dns"]);

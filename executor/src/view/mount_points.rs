@@ -73,21 +73,21 @@ enum Place {
 impl MountPoints {
     /// Looks at the root for a place for each of the files `wanted`, and takes those from the list that have none.
     /// Changes of an `ephemeral` root are in memory.
-    pub fn find(root: &Path, ephemeral: bool, wanted: &mut Vec<&'static str>) -> MountPoints {
+    /// What is mounted at `own` comes later.
+    pub fn find(root: &Path, ephemeral: bool, own: &[&Path], wanted: &mut Vec<&'static str>) -> MountPoints {
         let mut found = MountPoints::default();
         let etc = match open_etc(root) {
             Ok(etc) => etc,
             // The task makes what it needs in memory.
             Err(Errno::NOENT) if ephemeral => return found,
             Err(_) => {
-                found.notes.push(format!("the root has no /etc: the task has no {}", wanted.join(", ")));
                 wanted.clear();
                 return found;
             }
         };
         let mut has_view = false;
         wanted.retain(|path| {
-            let place = place(root, etc.as_fd(), Path::new(path), ephemeral);
+            let place = place(root, etc.as_fd(), Path::new(path), ephemeral, own);
             match place {
                 Place::There => {}
                 Place::InView if has_view => {}
@@ -108,7 +108,7 @@ fn note(path: &str, why: &str) -> String {
     format!("the root's own {path} is {why}: the task has none from bowline")
 }
 
-fn place(root: &Path, etc: BorrowedFd<'_>, path: &Path, ephemeral: bool) -> Place {
+fn place(root: &Path, etc: BorrowedFd<'_>, path: &Path, ephemeral: bool, own: &[&Path]) -> Place {
     let name = path.file_name().unwrap_or_default();
     let kind = |stat: &Stat| FileType::from_raw_mode(stat.st_mode);
     let is = match statat(etc, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -123,7 +123,7 @@ fn place(root: &Path, etc: BorrowedFd<'_>, path: &Path, ephemeral: bool) -> Plac
         FileType::Symlink => match open_in(root, path, OFlags::empty()) {
             Ok(file) => fstat(file).map_or(FileType::Unknown, |stat| kind(&stat)),
             Err(Errno::NOENT) if ephemeral => return Place::There,
-            Err(Errno::NOENT) if leads_into_run(root, etc, name) => return Place::Covered,
+            Err(Errno::NOENT) if leads_into_run(root, etc, name, own) => return Place::Covered,
             Err(_) => return Place::Never("a link that leads nowhere"),
         },
         is => is,
@@ -131,12 +131,15 @@ fn place(root: &Path, etc: BorrowedFd<'_>, path: &Path, ephemeral: bool) -> Plac
     if is == FileType::RegularFile { Place::There } else { Place::Never("no file") }
 }
 
-/// Whether the text of a symlink leads below the root's `/run`, where nothing lasts anyway.
-fn leads_into_run(root: &Path, etc: BorrowedFd<'_>, name: &OsStr) -> bool {
+/// Whether the text of a symlink leads below the root's `/run`, where nothing lasts anyway, and not into a mount of its `own`.
+fn leads_into_run(root: &Path, etc: BorrowedFd<'_>, name: &OsStr, own: &[&Path]) -> bool {
     let Ok(target) = readlinkat(etc, name, Vec::new()) else { return false };
     let target = PathBuf::from("/etc").join(OsStr::from_bytes(target.as_bytes()));
     let target: PathBuf = inside_root::resolved(&target).into_iter().collect();
     let is_there = |run: &&str| open_in(root, Path::new(run), OFlags::DIRECTORY).is_ok();
+    if own.iter().any(|own| target.starts_with(own.strip_prefix("/").unwrap_or(own))) {
+        return false;
+    }
     ["run", "var/run"].iter().any(|run| target.starts_with(run) && target != Path::new(run) && is_there(run))
 }
 

@@ -79,7 +79,13 @@ impl NameFiles {
             inside.retain(|path| *path != HOSTNAME);
         }
         let mount_points = match &about.task.rootfs {
-            Some(root) => MountPoints::find(root, about.task.ephemeral.is_some(), &mut inside),
+            Some(root) => {
+                let own: Vec<&Path> = about.task.mounts.iter().map(|mount| &*mount.destination).collect();
+                let wanted = inside.clone();
+                let found = MountPoints::find(root, about.task.ephemeral.is_some(), &own, &mut inside);
+                about.check_asked(&wanted, &inside, &found.notes)?;
+                found
+            }
             None => MountPoints::default(),
         };
         let owner = namespaces::host_ids(spec, 0, 0);
@@ -133,6 +139,19 @@ fn write(path: &Path, text: &str, (uid, gid): (u32, u32)) -> Result<()> {
 }
 
 impl About<'_> {
+    /// Checks that what the description asks for by name is in one of the files that can be had.
+    fn check_asked(&self, wanted: &[&str], had: &[&str], notes: &[String]) -> Result<()> {
+        let names = &self.task.names;
+        let asked = [(HOSTS, !names.hosts.is_empty(), "names.hosts"), (RESOLV_CONF, names.has_resolver(), "names")];
+        match asked.iter().find(|(path, is_asked, _)| *is_asked && wanted.contains(path) && !had.contains(path)) {
+            Some((.., field)) => {
+                let why = if notes.is_empty() { "the root has no /etc".to_owned() } else { notes.join("; ") };
+                Err(Error::new(Kind::BadSpec, why).in_field(*field))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn has_own_network(&self) -> bool {
         *self.task.namespaces.network() != Namespace::Host
     }

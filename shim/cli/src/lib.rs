@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use bowline_model::folder::StateDir;
 use bowline_model::{Doing, Kind, Result};
-use clap::FromArgMatches as _;
+use clap::{ArgMatches, FromArgMatches as _};
 
 use commands::{
     adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, limits, logs, man, metrics,
@@ -49,8 +49,9 @@ pub fn main() -> ExitCode {
     colour::choose(cli.color);
     let state = cli.state.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome =
-        runtime.doing(Kind::Internal, || "cannot start the event loop").and_then(|runtime| runtime.block_on(run(cli)));
+    let outcome = runtime
+        .doing(Kind::Internal, || "cannot start the event loop")
+        .and_then(|runtime| runtime.block_on(run(cli, &matches)));
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -61,14 +62,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn run(cli: Cli) -> Result<u8> {
+async fn run(cli: Cli, matches: &ArgMatches) -> Result<u8> {
     let state = StateDir::new(std::path::absolute(&cli.state).doing(Kind::Usage, || "--state: not a path")?);
     if reads_state(&cli.command) {
         state.check()?;
     }
     match cli.command {
         Command::Run { task, how, .. } if how.detach => start::start(&state, task, how.rm, how.json, None).await,
-        Command::Run { task, detach, how } => run::run(&state, task, detach.detach_keys, how).await,
+        Command::Run { task, detach, how } => {
+            // Its report has the hint too.
+            let done = |error| hints::hinted(error, matches);
+            run::run(&state, task, detach.detach_keys, how, done).await
+        }
         Command::Start { task, rm, json, pid_file, .. } => start::start(&state, task, rm, json, pid_file).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,

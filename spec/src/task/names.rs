@@ -57,7 +57,7 @@ impl Names {
     }
 
     /// Whether a field is set that is about `/etc/resolv.conf`.
-    pub(crate) fn has_resolver(&self) -> bool {
+    pub fn has_resolver(&self) -> bool {
         !self.servers.is_empty() || !self.search.is_empty() || !self.options.is_empty()
     }
 }

@@ -48,6 +48,8 @@ fn a_launch_that_fails_is_told_in_it() {
         let failed = read(&path);
         let error = failed["error"].as_str().expect("a text");
         assert!(ran.err().contains(error), "{ran}: {failed}");
+        let hint = ran.err().lines().find_map(|line| line.strip_prefix("hint: ").map(str::to_owned));
+        assert_eq!((failed["hint"].as_str(), failed["hint"].is_null()), (hint.as_deref(), hint.is_none()), "{ran}");
         assert_eq!(failed["format"], 1);
     }
 }

@@ -36,11 +36,17 @@ use crate::ui::signals::{ENDING, Signals};
 use crate::ui::streams::{Outputs, Through};
 use crate::ui::{json, outcome, terminal};
 
-/// Runs `bowline run`: a task in the foreground; exits with its code.
-pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, mut how: RunArgs) -> Result<u8> {
+/// Runs `bowline run`: a task in the foreground; exits with its code. Errors are `hinted`.
+pub async fn run(
+    state: &StateDir,
+    args: TaskArgs,
+    keys: DetachKeys,
+    mut how: RunArgs,
+    hinted: impl Fn(Error) -> Error,
+) -> Result<u8> {
     let Some(path) = how.report.take() else { return in_foreground(state, args, keys, how, None).await };
     let mut file = ReportFile::open(path)?;
-    let done = in_foreground(state, args, keys, how, Some(&mut file)).await;
+    let done = in_foreground(state, args, keys, how, Some(&mut file)).await.map_err(hinted);
     if let Err(error) = &done {
         file.failed(error);
     }

@@ -238,8 +238,9 @@ fn mode(text: &str) -> std::result::Result<Mode, String> {
 }
 
 fn propagation(text: &str) -> std::result::Result<Propagation, String> {
-    serde_json::from_value(text.into())
-        .map_err(|_| format!("{text:?} is neither ro, rw nor a propagation such as rslave"))
+    serde_json::from_value(text.into()).map_err(|_| {
+        format!("{text:?} is no option: ro, rw, noexec, nosuid, nodev, z, Z or a propagation such as rslave")
+    })
 }
 
 #[cfg(test)]

@@ -279,7 +279,7 @@ pub struct Figures {
 /// What is read of a cgroup whose processes have ended.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Last {
-    /// What the exit report tells of it.
+    /// The figures that the exit report shows.
     #[serde(flatten)]
     pub figures: Figures,
     /// How often the task hit its own memory limit and found nothing to reclaim.

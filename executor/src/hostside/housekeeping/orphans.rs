@@ -355,6 +355,12 @@ impl Cgroups {
         Ok(true)
     }
 
+    /// Whether no living shim has what is `left`, nor its cgroups.
+    pub(super) fn is_free(&self, left: &Left) -> bool {
+        let shims = Shims::living();
+        !shims.have(&left.name) && !left.cgroups.iter().any(|path| self.is_in_use(&shims, path))
+    }
+
     fn clear_dead(&self, state: &StateDir, left: &Left) -> Result<bool> {
         let Some(path) = &left.folder else { return Ok(true) };
         let folder = Folder::at(path);
@@ -365,10 +371,7 @@ impl Cgroups {
             Held::ByAShim => return Ok(false),
         };
         // A task of another state folder may be where this one was.
-        let permit = || {
-            let shims = Shims::living();
-            !shims.have(&left.name) && !left.cgroups.iter().any(|path| self.is_in_use(&shims, path))
-        };
+        let permit = || self.is_free(left);
         if !permit() {
             return Ok(false);
         }

@@ -20,7 +20,7 @@ use super::Cgroups;
 use super::left::{Held, Left, What, held, with_processes};
 use crate::hostside::attached;
 use crate::hostside::copies::misplaced;
-use crate::hostside::owners::{self, Shims};
+use crate::hostside::owners;
 use crate::hostside::undo::{found_before, remove_folder, undo};
 use crate::hostside::undo_sandbox::undo_sandbox;
 
@@ -84,10 +84,7 @@ impl Cgroups {
             Held::Missing => return Ok(true),
             Held::ByAShim => return Ok(false),
         };
-        let permit = || {
-            let shims = Shims::living();
-            !shims.have(&left.name) && !left.cgroups.iter().any(|path| self.is_in_use(&shims, path))
-        };
+        let permit = || self.is_free(left);
         // Another launch may have taken the name since.
         if cut_short(state, &folder, id).is_none() || !permit() {
             return Ok(false);

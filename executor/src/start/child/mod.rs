@@ -178,7 +178,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
         let env = || payload.process.env().iter().flatten().map(OsString::from).collect();
         let ran = container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env, None);
         let sees_host = || spec.mounts().iter().flatten().any(bowline_spec::shows_host);
-        ran.map_err(|error| if sees_host() { error.hint(READ_ONLY_FOR_HOOKS) } else { error })
+        // One that is missing has nothing to do with that.
+        let may_be_that = |error: &Error| error.kind() != Kind::BadSpec && sees_host();
+        ran.map_err(|error| if may_be_that(&error) { error.hint(READ_ONLY_FOR_HOOKS) } else { error })
     };
     let wants_null = payload.stdio.wants_null();
     let in_user_namespace = namespaces.in_user_namespace();

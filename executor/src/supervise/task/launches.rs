@@ -524,10 +524,8 @@ impl Supervisor {
         let Some(resources) = resources else { return Ok(()) };
         let is_unsaid = plan.record.task.as_ref().is_some_and(|task| task.pids.is_none());
         let is_default = plan.is_described() && plan.record.unit.is_none() && is_unsaid;
-        if !is_default
-            || cgroup::is_ours(&plan.record.cgroup)
-            || stats::last(&self.layout, cgroup).figures.pids_limit.is_none()
-        {
+        let is_limited = || stats::last(&self.layout, cgroup).figures.pids_limit.is_some();
+        if !is_default || cgroup::is_ours(&plan.record.cgroup) || !is_limited() {
             return self.layout.apply(cgroup, resources);
         }
         let mut resources = resources.clone();

@@ -37,7 +37,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let input = task.takes_input && !args.no_stdin;
     let raw = task.terminal && input && terminal::is_stdin();
     let outputs = Outputs { stdout: true, stderr: !task.terminal };
-    let wish = Wish { input, outputs, through: Through::Fifos, raw, keys: args.detach.detach_keys };
+    let keys = args.detach.detach_keys;
+    let wish = Wish { input, outputs, through: Through::Fifos, is_new: false, raw, keys };
     let (mut session, mut passed_on) = (Session::begin(&folder, &wish, Signals::watch(&ENDING)?)?, PassedOn::default());
     match shim.attach(session.attachment()).await {
         Ok(true) if raw => redraw(&shim).await,

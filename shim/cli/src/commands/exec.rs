@@ -80,7 +80,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     }
     let outputs = Outputs { stdout: !json, stderr: !json && !tty };
     let through = if shim.sees_us() { Through::Pipes } else { Through::Fifos };
-    let wish = Wish { input: args.interactive, outputs, through, raw: tty, keys: args.detach.detach_keys.clone() };
+    let keys = args.detach.detach_keys.clone();
+    let wish = Wish { input: args.interactive, outputs, through, is_new: false, raw: tty, keys };
     let mut session = Session::begin(&folder, &wish, Signals::watch(&ENDING)?)?;
     let name = session.name();
     let (streams, [stdout, stderr]) = (session.attachment(), session.outputs());

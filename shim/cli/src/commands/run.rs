@@ -88,7 +88,7 @@ async fn in_foreground(
     let outputs = outputs(&task, json);
     // A task with an init may outlive its shim, and its output goes on then.
     let through = if task.init() && !task.terminal { Through::CountedFifos } else { Through::Fifos };
-    let wish = Wish { input: interactive, outputs, through, raw, keys };
+    let wish = Wish { input: interactive, outputs, through, is_new: true, raw, keys };
     let relay = service.relays_for(&task).map(|manager| Relay::begin(up.folder(), manager)).transpose();
     let relay = match relay {
         Ok(relay) => relay,

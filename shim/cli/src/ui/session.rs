@@ -28,6 +28,8 @@ pub struct Wish {
     pub outputs: Outputs,
     /// What those come through.
     pub through: Through,
+    /// Whether the task is new: nobody was attached to it, and left anything.
+    pub is_new: bool,
     /// Our terminal is given to the task: keys are passed on raw.
     pub raw: bool,
     /// The keys that detach from the terminal.
@@ -64,7 +66,7 @@ impl Session {
         if wish.raw {
             signals.watch_too(&[SIGWINCH, SIGCONT])?;
         }
-        let (mut streams, unread) = Streams::attach(folder, wish.outputs, wish.through)?;
+        let (mut streams, unread) = Streams::attach(folder, wish.outputs, wish.through, wish.is_new)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
         let raw = (wish.raw && wish.input).then(RawMode::enter).transpose()?;

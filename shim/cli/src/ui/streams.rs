@@ -83,12 +83,17 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Creates the FIFOs in the task's folder, or the pipes. The receiver fires when stdout can no longer be written,
+    /// Creates the FIFOs in the task's folder, or the pipes; in that of a task that is not new, removes what killed clients
+    /// have left. The receiver fires when stdout can no longer be written,
     /// because its reader is gone or space has run out.
-    pub fn attach(folder: &Folder, wanted: Outputs, through: Through) -> Result<(Streams, oneshot::Receiver<()>)> {
+    pub fn attach(
+        folder: &Folder,
+        wanted: Outputs,
+        through: Through,
+        is_new: bool,
+    ) -> Result<(Streams, oneshot::Receiver<()>)> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
-        // Nobody was attached to the new task of a `run`.
-        let mut own = OwnFolder::of(folder, through != Through::CountedFifos);
+        let mut own = OwnFolder::of(folder, !is_new);
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
         let mut kept_open = Vec::new();

@@ -136,8 +136,8 @@ fn calls_of_children(host: &Host) -> Vec<Call> {
             None => of_each.push((pid, vec![call.trim_start()])),
         }
     }
-    // Of memory the shim may ask at any moment.
-    const OF_MEMORY: [&str; 6] = ["brk", "mmap", "mremap", "munmap", "madvise", "mprotect"];
+    // Of memory the shim may ask at any moment, and in a later life it reads the filter that a worker has compiled here.
+    const OF_SHIMS: [&str; 7] = ["brk", "mmap", "mremap", "munmap", "madvise", "mprotect", "lseek"];
     let of_shim =
         |name: &str| of_each.iter().any(|(pid, calls)| *pid == shim && calls.iter().any(|c| c.starts_with(name)));
     let mut found = Vec::new();
@@ -145,7 +145,7 @@ fn calls_of_children(host: &Host) -> Vec<Call> {
         let ours = calls.iter().take_while(|call| !call.starts_with("execve(")).copied();
         for call in numbered(ours)
             .into_iter()
-            .filter(|(name, ..)| !OF_MEMORY.contains(&&**name) && !of_shim(&format!("{name}(")))
+            .filter(|(name, ..)| !OF_SHIMS.contains(&&**name) && !of_shim(&format!("{name}(")))
         {
             let same = |found: &Call| (&found.0, found.1) == (&call.0, call.1);
             if !found.iter().any(same) {

@@ -272,7 +272,9 @@ fn a_run_that_is_hung_up_at_any_of_its_system_calls() {
         let ran = run.finish();
         tally.tried += 1;
         tally.survived += usize::from(ran.code == Some(7));
-        assert!(matches!(ran.code, None | Some(7 | 129)), "{inject}: {ran}");
+        // The task may be told to end before it has its trap.
+        let untrapped = ran.code == Some(143) && !ran.out().contains("ready");
+        assert!(untrapped || matches!(ran.code, None | Some(7 | 129)), "{inject}: {ran}");
         assert!(!host.state().join(&id).exists(), "{inject}: {ran}");
     }
     tally.end("run: signal=HUP", &host);

@@ -132,6 +132,41 @@ fn signals_are_passed_on_if_that_is_asked_for() {
 }
 
 #[test]
+fn who_passes_signals_on_leaves_with_its_terminal() {
+    let host = Host::new();
+    let task = host.task("trap 'echo hung up' HUP; echo ready; while :; do sleep 0.1; done").start();
+    task.wait_for_line("ready");
+    let terminal = task.in_terminal("attach", ["--sig-proxy"]);
+    eventually("it is attached", || (attached(&task) == 1).then_some(()));
+    terminal.hang_up().finish().assert_code(129);
+    assert_eq!(folders(&task), 0);
+    task.bowline("kill", ["--signal=HUP"]).assert_code(0);
+    task.wait_for_line("hung up");
+    assert_eq!(task.bowline("logs", []).out().matches("hung up").count(), 1, "the loss is no signal");
+    task.end();
+}
+
+#[test]
+fn who_can_watch_no_files_is_told_which_limit_that_is() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").toml("stdin = true").start();
+    let id = task.id();
+    for (call, errno, limit, verbs) in [
+        ("inotify_init1", "EMFILE", "fs.inotify.max_user_instances", 4),
+        ("inotify_add_watch", "ENOSPC", "fs.inotify.max_user_watches", 3),
+    ] {
+        let all = [&["exec", "-i", id, "true"][..], &["attach", id], &["events", "--follow"], &["logs", "-f", id]];
+        for args in &all[..verbs] {
+            let mut command = host.command("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("inject={call}:error={errno}")]);
+            command.arg(binary("bowline")).args(*args);
+            host.execute(command).assert_refused(125, &[limit]);
+        }
+    }
+    task.end();
+}
+
+#[test]
 fn the_keys_to_leave_can_be_chosen() {
     let host = Host::new();
     let task = host.task(ECHO).flag("-it").start();

@@ -37,6 +37,25 @@ fn the_rest_of_a_launch_is_told_and_removed() {
 }
 
 #[test]
+fn the_rest_of_a_member_s_launch_is_told_while_its_sandbox_lives() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    let id = host.new_id();
+    let folder = host.state().join(&id);
+    DirBuilder::new().mode(0o700).create(&folder).expect("ours");
+    File::create(folder.join("lock")).expect("ours");
+    std::os::unix::fs::symlink(host.state().join(sandbox.id()).join("shim.sock"), folder.join("shim.sock")).expect("ours");
+    for verb in ["wait", "stop", "exec"] {
+        let words: &[&str] = if verb == "exec" { &["true"] } else { &[] };
+        let args = [&[verb, &id], words].concat();
+        host.bowline(args).assert_refused(125, &[&id, "cut short", "nothing of it ran"]);
+    }
+    host.bowline(["gc", &id]).assert_code(0);
+    assert!(!folder.exists());
+    sandbox.rm([]);
+}
+
+#[test]
 fn a_launch_that_is_killed_at_any_moment_blocks_no_name() {
     let host = Host::new();
     // What its folder gets, in this order.

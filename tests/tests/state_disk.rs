@@ -71,6 +71,35 @@ fn a_disk_that_fills_up_during_the_launch_leaves_no_folder() {
     }
 }
 
+/// Either nothing runs, or a later shim takes over what does.
+#[test]
+fn a_disk_that_fills_up_during_the_launch_leaves_no_task_unknown() {
+    let mut refused = 0;
+    for inodes in (8..60).step_by(2).chain([21, 23, 25, 27, 29, 31]) {
+        let host = Host::new();
+        let disk = host.tmpfs("disk", &format!("size=1m,mode=0700,nr_inodes={inodes}"));
+        let (state, id) = (disk.path().to_string_lossy().into_owned(), host.new_id());
+        let ran = host.bowline(["--state", &state, "start", "--name", &id, "sleep", "1000"]);
+        if ran.code != Some(0) {
+            refused += 1;
+            drop(disk);
+            host.assert_nothing_left();
+            continue;
+        }
+        let shown = |field: &str| host.bowline(["--state", &state, "inspect", &id, "--format", field]).out();
+        let (shim, program) = (shown("{{.shim_pid}}"), shown("{{.pid}}"));
+        let mut more = host.command("sh");
+        more.args(["-c", &format!("kill -KILL {shim} && mount -o remount,nr_inodes=10000 {state}")]);
+        host.execute(more).assert_code(0);
+        host.bowline(["--state", &state, "gc"]).assert_code(0);
+        host.bowline(["--state", &state, "adopt", &id]).assert_code(0);
+        assert_eq!((shown("{{.pid}}"), &*shown("{{.status}}")), (program, "running"), "{inodes} inodes");
+        host.bowline(["--state", &state, "rm", "-f", &id]).assert_code(0);
+        drop(disk);
+    }
+    assert!(refused > 2, "the disk was never full");
+}
+
 #[test]
 fn a_read_only_disk_is_named() {
     let host = Host::new();

@@ -8,6 +8,7 @@
 //!                  execs        what the next shim must know of execs: see `supervise/exec/slots.rs`
 //!                  config.json  a copy of its bundle's configuration, or its own for hooks
 //!                  unread.0, …  what the shim has read of an output and not passed on: see `output/io/unread.rs`
+//!                  lost.0, …    how much of an output is lost: see `output/io/losses.rs`
 //!                  shim.sock    where the shim answers
 //!                  log.json…, or stdout.log…, stderr.log…: the task's log
 //!                  places.0, …  where in the log each of its files begins: see `output/log/places.rs`
@@ -316,7 +317,7 @@ impl Folder {
     /// Whether the command of the task with this record may have run, where its launch was cut short and its init has
     /// executed its program or ended.
     pub fn may_have_run(&self, record: &Record) -> bool {
-        record.pid.is_some() && reserve::is_marked(&self.file(RESERVED)).unwrap_or(true)
+        reserve::is_marked(&self.file(RESERVED)).unwrap_or(record.pid.is_some())
     }
 
     /// Whether the command of the task, whose shim has died, was not run and will not be.

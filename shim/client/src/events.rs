@@ -12,8 +12,10 @@ use bowline_executor::internal::register_fd_for;
 use bowline_model::events::{Entry, Reader};
 use bowline_model::{Doing, Kind, Result};
 use bowline_spec::id::TaskId;
-use rustix::fs::inotify;
+use rustix::fs::inotify::{CreateFlags, WatchFlags};
 use tokio::io::Interest;
+
+use crate::inotify;
 
 /// The events of all tasks, or of one, oldest first.
 ///
@@ -84,10 +86,8 @@ impl Changes {
         let what = || format!("cannot watch {}", folder.display());
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700).recursive(true).create(folder).doing(Kind::Internal, what)?;
-        let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
-        let events = events.doing(Kind::Internal, what)?;
-        let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-        inotify::add_watch(&events, folder, flags).doing(Kind::Internal, what)?;
+        let events = inotify::begin(CreateFlags::NONBLOCK, what)?;
+        inotify::add(&events, folder, WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO, what)?;
         Ok(Changes(events))
     }
 

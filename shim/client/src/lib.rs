@@ -40,6 +40,8 @@ mod ending;
 mod errors;
 mod events;
 mod exec_request;
+#[doc(hidden)]
+pub mod inotify;
 mod kept_connection;
 mod left_behind;
 mod start;

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_model::folder::Folder;
-use bowline_model::folder::Record;
+use bowline_model::folder::{Folder, Owner, Record};
 use bowline_model::report::ExitReport;
 use bowline_model::{Doing, Error, Kind, Result};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
@@ -58,7 +57,7 @@ impl Shim {
 
     /// The error of a failed call; explains a broken connection by what the shim has left behind.
     pub(crate) async fn failed(&self, error: &ttrpc::Error) -> Error {
-        if is_unknown(error) && self.lacks_member().await {
+        if is_unknown(error) && (self.lacks_member().await || self.never_begun()) {
             dead(&self.folder, &self.id)
         } else {
             self.explain(error).await
@@ -70,6 +69,12 @@ impl Shim {
         let runs = |record: &Record| record.sandbox.is_some() && record.started_at.is_some() && record.runs();
         matches!(self.folder.record(), Ok(Some(record)) if runs(&record))
             && self.client.state(patient(), &self.request()).await.is_err_and(|error| is_unknown(&error))
+    }
+
+    /// Whether it is the shim of a sandbox, and the launch of this member was cut short.
+    fn never_begun(&self) -> bool {
+        let folder = &self.folder;
+        folder.sandbox_by_socket().is_some() && folder.never_ran() && matches!(folder.owner(), Ok(Owner::Nobody(_)))
     }
 
     async fn explain(&self, error: &ttrpc::Error) -> Error {

@@ -7,8 +7,11 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::pipe::PipeFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
@@ -20,6 +23,9 @@ pub struct Pty {
     /// Kept open, so that what was written last can be read after the end.
     slave: OwnedFd,
     seen: Arc<Mutex<Vec<u8>>>,
+    /// Reads what is shown, until `closing` is closed.
+    reader: JoinHandle<()>,
+    closing: OwnedFd,
     /// How it was set before the command ran.
     original: String,
     process: Process,
@@ -50,14 +56,28 @@ impl Pty {
         process.read_stderr();
         let master = File::from(master);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (mut reader, shared) = (master.try_clone().expect("an fd"), seen.clone());
-        std::thread::spawn(move || {
+        let (mut read, shared) = (master.try_clone().expect("an fd"), seen.clone());
+        let (closed, closing) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let reader = std::thread::spawn(move || {
             let mut chunk = vec![0; 64 * 1024];
-            while let Ok(length @ 1..) = reader.read(&mut chunk) {
+            loop {
+                let mut ready = [PollFd::new(&read, PollFlags::IN), PollFd::new(&closed, PollFlags::IN)];
+                poll(&mut ready, None).expect("it may be watched");
+                if !ready[1].revents().is_empty() {
+                    return;
+                }
+                let Ok(length @ 1..) = read.read(&mut chunk) else { return };
                 shared.lock().expect("nobody panics with it").extend_from_slice(&chunk[..length]);
             }
         });
-        Pty { master, slave, seen, original, process }
+        Pty { master, slave, seen, reader, closing, original, process }
+    }
+
+    /// Closes it under the command, as an ssh that breaks off does.
+    pub fn hang_up(self) -> Process {
+        drop(self.closing);
+        self.reader.join().expect("it reads no more");
+        self.process
     }
 
     pub fn type_keys(&self, keys: &str) {

@@ -367,6 +367,9 @@ fn a_folder_whose_name_is_not_utf8_is_refused_by_name() {
     let again = ["start", "--replace", "--name", task.id(), "-v", ".:/mnt", "true"];
     refused(125, &again, &["mounts[0].source", "not UTF-8"], "--volume");
     assert_eq!(task.status(), "running", "nothing is removed for what cannot be started");
+    let mut exec = host.command(binary("bowline"));
+    exec.args(["exec", task.id(), "-w"]).arg(OsStr::from_bytes(b"/d\xff")).arg("true");
+    host.execute(exec).assert_refused(2, &["not UTF-8"]);
     task.end();
     for verb in [&["run", "--rm", "true"][..], &["ps"], &["sandbox", "create"]] {
         refused(2, &[&["--state", "."], verb].concat(), &["state folder", "not UTF-8"], "--state");

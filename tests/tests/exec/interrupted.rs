@@ -152,6 +152,23 @@ fn what_ignores_the_loss_of_its_terminal_is_killed() {
     task.end();
 }
 
+/// The shell passes the hangup on before the kernel can, and no stream of the command is at the terminal.
+#[test]
+fn a_redirected_exec_notices_that_its_terminal_is_lost() {
+    let host = Host::new();
+    let task = host.task(IDLE).toml("stop.grace = '500ms'").start();
+    let mut shell = host.command("sh");
+    let exec = format!("{} exec {} -- /bin/sh -c \"$0\" </dev/null >/dev/null 2>&1", binary("bowline").display(), task.id());
+    let script = format!("trap 'kill -HUP $!; wait' HUP; {exec} & wait; wait");
+    shell.args(["-c", &script, "trap '' HUP; sleep 1234; :"]);
+    let terminal = host.command_in_terminal(&shell);
+    until_processes(&task, 3);
+    let shell = terminal.hang_up();
+    until_processes(&task, 1);
+    shell.finish();
+    task.end();
+}
+
 /// A session of its own, deaf to a hangup, whose parent has ended.
 const DAEMON: &str = "trap '' HUP; (setsid sh -c 'sleep 1236; :' &)";
 
@@ -262,8 +279,9 @@ fn a_terminal_that_is_lost_takes_its_command_with_it() {
         let terminal = task.in_terminal("exec", ["-it", "--", "sh", "-c", &script]);
         terminal.wait_for("begun");
         until_processes(&task, 3);
-        drop(terminal);
+        let exec = terminal.hang_up();
         until_processes(&task, 1);
+        exec.finish().assert_code(129);
     }
     task.end();
 }

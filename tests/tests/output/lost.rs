@@ -272,6 +272,31 @@ fn a_disk_that_is_full_for_a_while_loses_output_too() {
     drop(disk);
 }
 
+/// What is in the pipes goes with the shim, but not what it knew to be lost.
+#[test]
+fn what_a_dead_shim_knew_to_be_lost_is_told_without_an_init() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=64k");
+    let file = disk.path().join("out");
+    assert!(fs::write(disk.path().join("filler"), vec![0; 1 << 20]).is_err(), "the disk is full");
+    for terminal in [false, true] {
+        let script = "echo lost; while [ ! -e /tmp/end ]; do sleep 0.01; done; exit 3";
+        let output = format!("output.stdout = '{}'\nterminal = {terminal}\ninit = false", file.display());
+        let task = host.described(&format!("command = 'sh'\nargs = ['-c', '{script}']\n{output}")).start();
+        host.adopt(task.id());
+        let dropped = || host.metrics().of_task("output_dropped_bytes_total", task.id(), "");
+        eventually("it has nowhere to go", || (dropped() > 0.0).then_some(()));
+        let program = task.program_pid();
+        task.crash_shim();
+        task.bowline("adopt", []).assert_code(0);
+        touch(program, "end");
+        let report = task.wait();
+        let lost = 5 + u64::from(terminal);
+        assert_eq!((&report["output_unwritten"][0]["bytes"], report.number("output_dropped_bytes")), (&lost.into(), lost));
+    }
+    drop(disk);
+}
+
 /// As in any pipeline: who has left wants no more.
 #[test]
 fn a_reader_that_leaves_its_fifo_loses_nothing_of_a_run() {

@@ -127,6 +127,7 @@ impl Handed {
                         tail: taken.tails[index.min(taken.tails.len() - 1)].clone(),
                         keeper: keeper.clone(),
                         folder: taken.folder.map(Path::to_owned),
+                        index,
                         process_ended: pumps.lines.process_ended.clone(),
                     };
                     let ends = !stream.follow;

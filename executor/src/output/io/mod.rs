@@ -25,6 +25,7 @@ mod flag;
 mod handed;
 mod input;
 mod logger;
+mod losses;
 mod outlet;
 mod readers;
 mod relay;
@@ -57,7 +58,8 @@ pub use terminal::{WindowSize, Wish};
 
 use crate::output::log;
 use outlet::Outlet;
-pub use outlet::{CallersPipe, Target};
+pub use losses::Losses;
+pub use outlet::{CallersPipe, Refused, Target};
 pub use readers::until_read;
 use relay::Relay;
 pub use relay::{Release, Released, all_releases_taken};
@@ -112,6 +114,8 @@ pub enum Wiring {
         log: Option<log::Writer>,
         /// The last bytes of the terminal's output.
         tail: Tail,
+        /// Where it is noted what of it is lost.
+        losses: Option<Losses>,
     },
 }
 
@@ -122,6 +126,8 @@ pub struct Pumps {
     process_ended: Flag,
     lines: Lines,
     kept: Option<Kept>,
+    /// The folder of the task, if another shim may take it over.
+    folder: Option<PathBuf>,
     /// The outputs, in the order of `lines.progress`.
     outputs: Vec<Pumped>,
     /// The progress of those that end with the process.
@@ -145,8 +151,6 @@ struct Kept {
     /// How many ends were added so far; the next one gets this index.
     count: u32,
     keeper: Keeper,
-    /// The folder of the task, if another shim may take it over.
-    folder: Option<PathBuf>,
 }
 
 /// Handles for joining a process's streams.
@@ -184,10 +188,13 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
         let (wish, awaited) = terminal::wish(size)?;
         let stdio =
             Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish), kept: Vec::new() };
-        return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, log: out_log, tail: out_tail }));
+        let losses = wanted.folder.map(|folder| Losses::of(folder, 0));
+        let outlet = Outlet::open(stdout)?;
+        return Ok((stdio, Wiring::Terminal { awaited, outlet, log: out_log, tail: out_tail, losses }));
     }
     let mut pumps = Pumps::new(None, None);
-    pumps.kept = wanted.kept.then(|| Kept { folder: wanted.folder.map(Path::to_owned), ..Kept::default() });
+    pumps.kept = wanted.kept.then(Kept::default);
+    pumps.folder = wanted.folder.map(Path::to_owned);
     let stdin = pumps.open_input(input, owner)?;
     let way = Way { owner, direct, released, follow };
     let out = pumps.open_output("stdout", stdout, &way, out_log, out_tail)?;
@@ -216,13 +223,16 @@ pub struct KeptOutput<'a> {
     pub tail: Tail,
     /// Where the shim before has kept what it had read and not passed on.
     pub unread: Unread,
+    /// What the shim before has lost of it, and where that is noted.
+    pub lost: Option<(u64, Option<Refused>)>,
+    pub losses: Losses,
 }
 
 /// Pumps outputs that `init` keeps, on the current `LocalSet`.
 pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptOutput<'a>>) -> Result<Pumps> {
     let mut pumps = Pumps::new(None, None);
     let keeper = Keeper::default();
-    for KeptOutput { name, read, index, target, log, tail, unread } in kept {
+    for KeptOutput { name, read, index, target, log, tail, unread, lost, losses } in kept {
         let what = || format!("cannot watch {name}");
         let from = Rc::new(sys::register_fd(File::from(read)).doing(Kind::Internal, what)?);
         let kept = Some(KeptEnd { keeper: keeper.clone(), index });
@@ -236,8 +246,12 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
         {
             unread.has_counted(counted);
         }
+        if let Some((dropped, refused)) = lost {
+            outlet.has_lost(dropped, refused);
+        }
         go_on_with(&unread, &mut outlet, log.as_ref());
-        let route = Route { log, tail, goes_with_process: false, follow: false, kept, unread: Some(unread) };
+        let (unread, losses) = (Some(unread), Some(losses));
+        let route = Route { log, tail, goes_with_process: false, follow: false, kept, unread, losses };
         pumps.begin(name, from, outlet, route);
     }
     if let Some(init) = init {
@@ -248,8 +262,6 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
 
 /// Does what the shim before has left to do with what it had read.
 fn go_on_with(unread: &Unread, outlet: &mut Outlet, log: Option<&log::Writer>) {
-    let (dropped, refused) = unread.lost();
-    outlet.has_lost(dropped, refused);
     outlet.write(&unread.pending());
     unread.set_remaining(outlet.pending().len());
     if let Some(log) = log {
@@ -270,7 +282,7 @@ impl Wiring {
     pub fn connect(self) -> Result<Pumps> {
         match self {
             Wiring::Pipes(pumps) => Ok(pumps),
-            Wiring::Terminal { awaited, outlet, log, tail } => {
+            Wiring::Terminal { awaited, outlet, log, tail, losses } => {
                 let terminal = awaited.receive()?;
                 let from = terminal.master.clone();
                 let mut pumps = Pumps::new(Some(from.clone()), Some(Rc::new(terminal)));
@@ -278,7 +290,7 @@ impl Wiring {
                     "terminal",
                     from,
                     outlet,
-                    Route { log, tail, goes_with_process: true, follow: false, kept: None, unread: None },
+                    Route { log, tail, goes_with_process: true, follow: false, kept: None, unread: None, losses },
                 );
                 Ok(pumps)
             }
@@ -325,7 +337,7 @@ impl Pumps {
         let process_ended = Flag::new();
         let (outputs, progress, feeds) = (Vec::new(), Vec::new(), Rc::default());
         let lines = Lines { outputs, input, terminal, process_ended: process_ended.reader(), progress, feeds };
-        Pumps { process_ended, lines, kept: None, outputs: Vec::new(), ending: Vec::new(), logger: None }
+        Pumps { process_ended, lines, kept: None, folder: None, outputs: Vec::new(), ending: Vec::new(), logger: None }
     }
 
     /// Creates the process's end of an output; pumps the other end if the shim reads it.
@@ -361,11 +373,12 @@ impl Pumps {
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
         let kept = self.kept.as_mut().map(|kept| kept.keep(&read)).transpose().doing(Kind::Internal, what)?;
         let from = Rc::new(sys::register_fd(File::from(read)).doing(Kind::Internal, what)?);
-        let folder = self.kept.as_ref().and_then(|of| of.folder.as_deref());
+        let folder = self.folder.as_deref();
         let unread = kept.as_ref().zip(folder).map(|(kept, folder)| Unread::of_new(folder, kept.index));
+        let losses = folder.map(|folder| Losses::of(folder, self.lines.progress.len()));
         // A client in the foreground leaves once the process has ended.
         let follow = way.follow && !matches!(target, Target::Foreground(_));
-        self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow, kept, unread });
+        self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow, kept, unread, losses });
         Ok(End::Fd(write))
     }
 

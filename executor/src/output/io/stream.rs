@@ -24,6 +24,7 @@ use super::flag::FlagReader;
 use super::outlet::{self, Outlet, Readiness, Refused};
 use super::spare_end::{Keeper, KeptEnd};
 use super::tail::Tail;
+use super::losses::Losses;
 use super::unread::{CHUNK, Unread};
 use crate::output::log;
 use crate::waits;
@@ -72,6 +73,8 @@ pub struct Route {
     pub kept: Option<KeptEnd>,
     /// Where the rest is kept for a shim to come, if there may be one.
     pub unread: Option<Unread>,
+    /// Where it is noted what is lost, likewise.
+    pub losses: Option<Losses>,
 }
 
 /// How far a stream has come.
@@ -116,13 +119,15 @@ pub struct Joined {
     pub keeper: Keeper,
     /// The folder of a task that can be taken over.
     pub folder: Option<PathBuf>,
+    /// The place of the output among the task's.
+    pub index: usize,
     pub process_ended: FlagReader,
 }
 
 impl Handed {
     /// Takes the stream over. Returns it with where its guests are sent and its progress is heard.
     pub fn take(self, joined: Joined) -> Result<(Stream, mpsc::UnboundedSender<Outlet>, watch::Receiver<Progress>)> {
-        let Joined { name, terminal, log, tail, keeper, folder, process_ended } = joined;
+        let Joined { name, terminal, log, tail, keeper, folder, index, process_ended } = joined;
         let what = || format!("cannot watch {name}");
         let goes_with_process = self.from.is_none();
         let from = match (self.from, terminal) {
@@ -132,6 +137,7 @@ impl Handed {
         };
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(self.progress);
+        let losses = folder.as_deref().map(|folder| Losses::of(folder, index));
         let unread = self.kept.zip(folder).map(|(index, folder)| Unread::of(&folder, index));
         let kept = self.kept.map(|index| KeptEnd { keeper, index });
         let stream = Stream {
@@ -139,7 +145,7 @@ impl Handed {
             from,
             outlets: self.outlets.into_iter().map(outlet::Handed::take).collect::<Result<_>>()?,
             guests,
-            route: Route { log, tail, goes_with_process, follow: self.follow, kept, unread },
+            route: Route { log, tail, goes_with_process, follow: self.follow, kept, unread, losses },
             process_ended,
             tell,
             unlogged: self.unlogged,
@@ -246,7 +252,8 @@ impl Stream {
                 self.last_words = true;
                 // Other writers find a pipe that is not followed closed.
                 self.over |= self.route.goes_with_process || !self.route.follow;
-                self.tell.send_replace(Progress { tail_whole: true, ..self.progress(false) });
+                let progress = self.progress(false);
+                self.tell.send_replace(Progress { tail_whole: true, ..progress });
                 continue;
             }
             let step = self.step_in_time().await;
@@ -281,10 +288,10 @@ impl Stream {
     }
 
     /// What was lost so far, before or after all output is written or given up. A shim to come finds it too.
-    fn progress(&self, flushed: bool) -> Progress {
+    fn progress(&mut self, flushed: bool) -> Progress {
         let (dropped, refused) = (self.dropped(), own(&self.outlets).and_then(Outlet::refused));
-        if let Some(unread) = &self.route.unread {
-            unread.note_lost(dropped, refused);
+        if let Some(losses) = &mut self.route.losses {
+            losses.note(dropped, refused);
         }
         Progress { tail_whole: false, flushed, dropped, refused }
     }

@@ -23,7 +23,6 @@ use bowline_model::trust;
 use bowline_sys::MappedFile;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::outlet::Refused;
 use crate::output::log::Mark;
 
 /// The most bytes read at a time.
@@ -33,15 +32,13 @@ pub const CHUNK: usize = 16 * 1024;
 /// is known to its last byte; of what else is read, a last byte that is one of them by chance would be missed.
 const BLANK: [u8; 8] = [0xc0, 0xf5, 0xff, 0xc1, 0xfe, 0xf8, 0xfa, 0xfd];
 
-/// The file's first page: which layout it has, and which of two places its state is in; the two; what was lost; then two
+/// The file's first page: which layout it has, and which of two places its state is in; the two; then two
 /// places for the beginning of a line.
 const PAGE: usize = 4096;
 const LAYOUT: usize = 0;
 const THIS_LAYOUT: u32 = 2;
 const WHICH: usize = 4;
 const STATES: [usize; 2] = [64, 64 + 4 * WORDS];
-/// Where it says why a file has refused bytes, how many of them, and how many were lost in all: a word, two and two.
-const LOST: usize = 208;
 const PLACES: [usize; 2] = [256, 256 + SHORT];
 /// The longest beginning of a line that is kept there.
 const SHORT: usize = 1900;
@@ -291,28 +288,9 @@ impl Unread {
         read.map_or_else(Vec::new, |()| bytes)
     }
 
-    /// So many bytes of the output are lost by now, of which its file has `refused` some.
-    pub fn note_lost(&self, dropped: u64, refused: Option<Refused>) {
-        let Some(map) = &self.map else { return };
-        let (bytes, errno) = refused.map_or((0, 0), |refused| (refused.bytes, refused.errno));
-        // What counts comes last: there is nothing without it.
-        let words = [errno.cast_unsigned(), bytes as u32, (bytes >> 32) as u32, (dropped >> 32) as u32, dropped as u32];
-        (0..).zip(words).for_each(|(word, number)| map.store(LOST + 4 * word, number));
-    }
-
-    /// What [`Unread::note_lost`] has noted.
-    pub fn lost(&self) -> (u64, Option<Refused>) {
-        let Some(map) = &self.map else { return (0, None) };
-        let word = |word: usize| map.load(LOST + 4 * word);
-        let number = |low: usize, high: usize| u64::from(word(high)) << 32 | u64::from(word(low));
-        let refused = Refused { bytes: number(1, 2), errno: word(0).cast_signed() };
-        let dropped = number(4, 3);
-        (dropped, Some(refused).filter(|refused| dropped > 0 && refused.bytes > 0))
-    }
-
-    /// Whether something is left to pass on, or to tell.
+    /// Whether something is left to pass on.
     pub fn has_left(&self) -> bool {
-        self.lost().0 > 0 || !self.chunk().is_empty() || !self.pending().is_empty() || !self.held().is_empty()
+        !self.chunk().is_empty() || !self.pending().is_empty() || !self.held().is_empty()
     }
 
     /// Removes the file: all is passed on, or given up.

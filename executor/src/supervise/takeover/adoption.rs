@@ -40,7 +40,7 @@ use crate::lifecycle::sandbox::Trigger;
 use crate::lifecycle::shim;
 use crate::oci::bundle;
 use crate::oci::bundle_task::Configured;
-use crate::output::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
+use crate::output::io::{self, KeptOutput, Losses, Pumps, Tail, Target, Unread};
 use crate::output::log::{self, LogFiles};
 use crate::process::inheritance;
 use crate::rights::claimed_uid;
@@ -486,10 +486,12 @@ fn pumps(
     // An init that has ended keeps none; the shim before may have left bytes that it had not read.
     let outputs = outputs.into_iter().chain([None, None]);
     let outputs = outputs.zip(names).zip(&targets).zip(logs).zip(tails).zip(0..);
+    let folder = plan.folder.path();
     let kept = outputs.filter_map(|(((((read, name), target), log), tail), index)| {
-        let unread = Unread::of(plan.folder.path(), index);
-        let read = read.or_else(|| unread.has_left().then(io::ended_pipe)?.ok())?;
-        Some(KeptOutput { name, read, index, target, log, tail: tail.clone(), unread })
+        let unread = Unread::of(folder, index);
+        let (lost, losses) = (Losses::found(folder, index as usize), Losses::of(folder, index as usize));
+        let read = read.or_else(|| (lost.is_some() || unread.has_left()).then(io::ended_pipe)?.ok())?;
+        Some(KeptOutput { name, read, index, target, log, tail: tail.clone(), unread, lost, losses })
     });
     let keeper = init.as_ref().and_then(|live| live.pidfd.try_clone().ok());
     io::take_over(keeper, kept)

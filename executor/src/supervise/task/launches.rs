@@ -117,7 +117,7 @@ impl Supervisor {
         let _turn = task.turns.starting.lock().await;
         let begun = async {
             let watched = self.open_watch(&task)?;
-            self.record_init(&task);
+            self.record_init(&task)?;
             match held {
                 Some(held) => task.execute(held).await?,
                 None => self.go_on(&task)?,
@@ -151,7 +151,9 @@ impl Supervisor {
         task.handles.borrow_mut().held = held;
         task.facts.update(|facts| facts.restored = restored);
         self.watch_oom_of_unit(&task);
-        task.keep_record();
+        if let Err(error) = task.write_record() {
+            return Err(self.undo(&task, error).await);
+        }
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || ManagerEvent::Created { pid });
         self.run_to_end(&task);
@@ -194,13 +196,11 @@ impl Supervisor {
         Ok(pid)
     }
 
-    /// Records init before it is ordered to start the program: should the shim die before that is recorded, a later one
-    /// finds out whether it was started. Except with a seccomp agent, where this cannot be known.
-    fn record_init(&self, task: &Task) {
-        let is_known = task.facts.read(|facts| facts.record.outlives_shim());
-        if is_known && task.filter.as_ref().is_none_or(|filter| filter.listener.is_none()) {
-            task.keep_record();
-        }
+    /// Records init before its order to start: a later shim finds out what became of it, but with a seccomp agent.
+    fn record_init(&self, task: &Task) -> Result<()> {
+        let is_told = task.filter.as_ref().is_none_or(|filter| filter.listener.is_none());
+        let is_known = is_told && task.facts.read(|facts| facts.record.outlives_shim());
+        if is_known { task.write_record() } else { Ok(()) }
     }
 
     /// Records and reports that the program was executed.

@@ -13,7 +13,7 @@ use crate::ui::print::complain;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::signals::{ENDING, PassedOn, Signals};
 use crate::ui::streams::{Outputs, Through};
-use crate::ui::terminal;
+use crate::ui::terminal::{self, OfSession};
 use bowline_client::{Presence, Shim, dead, exited, starting};
 use bowline_protocol::wire::proto::bowline::WindowSize;
 
@@ -49,7 +49,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
             return Err(ended(error));
         }
     }
-    let mut end = reach::until_end(id, &shim);
+    let (terminal, mut end) = (OfSession::open(), reach::until_end(id, &shim));
     let report = loop {
         tokio::select! {
             now = &mut end => match now? {
@@ -68,7 +68,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
             },
             happened = session.happened() => match happened {
                 Happened::Resized => resize(&shim, "").await,
-                Happened::Interrupted(signal) if args.sig_proxy => {
+                Happened::Interrupted(signal) if args.sig_proxy && !terminal.is_lost(signal) => {
                     if passed_on.takes(signal) {
                         // The task may end before the shim gets the request.
                         let _ = shim.signal(signal.number).await;

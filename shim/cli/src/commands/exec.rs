@@ -8,7 +8,6 @@ use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
-use signal_hook::consts::SIGHUP;
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::commands::attach;
@@ -20,7 +19,7 @@ use crate::ui::json;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::signals::{ENDING, PassedOn, Signals};
 use crate::ui::streams::{Outputs, Through};
-use crate::ui::terminal;
+use crate::ui::terminal::{self, OfSession};
 use bowline_client::Shim;
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 
@@ -82,6 +81,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     let through = if shim.sees_us() { Through::Pipes } else { Through::Fifos };
     let keys = args.detach.detach_keys.clone();
     let wish = Wish { input: args.interactive, outputs, through, is_new: false, raw: tty, keys };
+    let terminal = OfSession::open();
     let mut session = Session::begin(&folder, &wish, Signals::watch(&ENDING)?)?;
     let name = session.name();
     let (streams, [stdout, stderr]) = (session.attachment(), session.outputs());
@@ -121,7 +121,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             happened = session.happened() => match happened {
                 Happened::Resized => attach::resize(&shim, &name).await,
                 // Our end has its shim hang up on it.
-                Happened::Interrupted(signal) if signal.number == SIGHUP && terminal::is_lost(signal) => {
+                Happened::Interrupted(signal) if terminal.is_lost(signal) => {
                     return Ok(by_signal(signal));
                 }
                 // The command decides what it means.
@@ -188,7 +188,7 @@ fn requested(args: ExecArgs) -> Result<ExecRequest> {
     Ok(ExecRequest {
         command: args.command,
         env: env.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
-        workdir: args.workdir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
+        workdir: args.workdir.unwrap_or_default(),
         user: args.user.map(|user| user.to_string()).unwrap_or_default(),
         timeout_ms: args.timeout.map(|timeout| u64::try_from(timeout.as_std().as_millis()).unwrap_or(u64::MAX)),
         ..ExecRequest::default()

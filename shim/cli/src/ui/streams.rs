@@ -15,6 +15,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use bowline_client::inotify;
 use bowline_client::output_pipe::OutputPipe;
 use bowline_executor::internal::{Counter, hold_attached, register_fd_for, remove_left_in};
 use bowline_model::folder::ATTACHED;
@@ -23,7 +24,8 @@ use bowline_model::{Doing, Error, Kind, Result};
 use jiff::Timestamp;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, inotify, mknodat};
+use rustix::fs::inotify::{CreateFlags, WatchFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat};
 use tempfile::TempDir;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -155,8 +157,8 @@ impl Streams {
         // Open it for writing and reading, so that it has both ends from the start: a reader that opens it then waits
         // for bytes instead of seeing its end.
         let placeholder = fifo(&path, OFlags::RDWR).doing(Kind::Internal, what)?;
-        let opened = inotify::init(inotify::CreateFlags::CLOEXEC).doing(Kind::Internal, what)?;
-        inotify::add_watch(&opened, &path, inotify::WatchFlags::OPEN).doing(Kind::Internal, what)?;
+        let opened = inotify::begin(CreateFlags::empty(), what)?;
+        inotify::add(&opened, &path, WatchFlags::OPEN, what)?;
         Ok(InputFifo { path, placeholder, opened })
     }
 

@@ -1,13 +1,16 @@
 //! The terminal that bowline itself runs in: whether it is one, its size, and raw mode while a task has it.
 
 use std::io::{IsTerminal as _, Stdin, stderr, stdin, stdout};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Mutex;
 
 use bowline_executor::internal::ArrivedSignal;
 use bowline_model::{Doing, Error, Kind, Result};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+use signal_hook::consts::SIGHUP;
 
 use bowline_protocol::wire::proto::bowline::WindowSize;
 
@@ -27,11 +30,24 @@ pub fn is_stdin() -> bool {
     stdin().is_terminal()
 }
 
-/// Whether `hangup`, a SIGHUP, is from the loss of our terminal, and not sent by somebody. A shell that has lost it sends
-/// SIGHUP too.
-pub fn is_lost(hangup: ArrivedSignal) -> bool {
-    let is_hung_up = |read: rustix::io::Result<Termios>| read.is_err_and(|error| error == Errno::IO);
-    hangup.by_kernel || [tcgetattr(stdin()), tcgetattr(stdout()), tcgetattr(stderr())].into_iter().any(is_hung_up)
+/// The terminal of our session, which our streams need not be at.
+pub struct OfSession(Option<OwnedFd>);
+
+impl OfSession {
+    /// Opens it, if there is one.
+    pub fn open() -> OfSession {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        OfSession(rustix::fs::open("/dev/tty", flags, Mode::empty()).ok())
+    }
+
+    /// Whether `signal` is from the loss of our terminal, and not sent by somebody. A shell that has lost it sends SIGHUP
+    /// too.
+    pub fn is_lost(&self, signal: ArrivedSignal) -> bool {
+        let is_hung_up = |read: rustix::io::Result<Termios>| read.is_err_and(|error| error == Errno::IO);
+        let streams = || [tcgetattr(stdin()), tcgetattr(stdout()), tcgetattr(stderr())];
+        let own = || self.0.as_ref().map(tcgetattr);
+        signal.number == SIGHUP && (signal.by_kernel || own().into_iter().chain(streams()).any(is_hung_up))
+    }
 }
 
 /// Returns an error unless stdin and stdout are terminals.

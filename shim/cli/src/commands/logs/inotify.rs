@@ -76,8 +76,7 @@ pub struct Watch(OwnedFd);
 impl Watch {
     /// Makes a watch without folders.
     pub fn new() -> Result<Watch> {
-        let flags = CreateFlags::CLOEXEC | CreateFlags::NONBLOCK;
-        inotify::init(flags).map(Watch).doing(Kind::Internal, || "cannot watch for changes")
+        bowline_client::inotify::begin(CreateFlags::NONBLOCK, || "cannot watch for changes".to_owned()).map(Watch)
     }
 
     /// Watches `folder`, even if it was replaced; false if it does not exist.

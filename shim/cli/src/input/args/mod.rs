@@ -421,7 +421,7 @@ pub struct ExecArgs {
     pub env_file: Vec<PathBuf>,
     /// The working directory [default: the task's]
     #[arg(short, long, value_name = "DIR")]
-    pub workdir: Option<PathBuf>,
+    pub workdir: Option<String>,
     /// Print how it ended and the last 4 KiB of each stream, as JSON
     #[arg(long)]
     pub json: bool,

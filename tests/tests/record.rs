@@ -205,6 +205,9 @@ fn existing_files_are_kept_and_senseless_flags_are_refused() {
     host.bowline(["stats", "--record", mine, task.id()]).assert_refused(125, &[mine, "exists"]);
     host.bowline(["stats", "--record", free, "--plot", mine, task.id()]).assert_refused(125, &[mine, "no picture"]);
     host.bowline(["stats", "--record", "/no/such/folder/x", task.id()]).assert_refused(125, &["/no/such/folder/x"]);
+    let fifo = host.work().join("fifo").to_string_lossy().into_owned();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).expect("the work folder is writable");
+    host.bowline(["stats", "--record", free, "--plot", &fifo, task.id()]).assert_refused(125, &[&fifo, "no picture"]);
     host.bowline(["stats", "--record", free, "--plot", "/no/such/folder/x", task.id()])
         .assert_refused(2, &["/no/such/folder/x"]);
     host.bowline(["stats", "--record", free, "--plot", free, task.id()]).assert_refused(2, &["same file"]);

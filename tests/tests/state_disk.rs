@@ -101,6 +101,29 @@ fn a_disk_that_fills_up_during_the_launch_leaves_no_task_unknown() {
 }
 
 #[test]
+fn an_update_on_a_full_disk_changes_nothing() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=1m,mode=0700");
+    let (state, id, pod) = (disk.path().to_string_lossy().into_owned(), host.new_id(), host.new_id());
+    let bowline = |args: &[&str]| host.bowline([&["--state", &state], args].concat());
+    bowline(&["start", "--name", &id, "--pids", "50", "sleep", "1000"]).assert_code(0);
+    bowline(&["sandbox", "create", "--name", &pod, "--pids", "60"]).assert_code(0);
+    let _ = fs::write(disk.path().join("filler"), vec![0; 4 << 20]);
+    bowline(&["update", &id, "--pids", "77"]).assert_refused(125, &["No space left on device"]);
+    bowline(&["sandbox", "update", &pod, "--pids", "78"]).assert_refused(125, &["No space left on device"]);
+    fs::remove_file(disk.path().join("filler")).expect("it was made");
+    let task = bowline(&["inspect", &id]).json();
+    assert_eq!((&task["task"]["pids"], &task["differing_limits"]), (&50.into(), &serde_json::Value::Null), "{task}");
+    assert_eq!(bowline(&["stats", "--json", &id]).json()["pids"]["limit"], 50);
+    let sandbox = bowline(&["sandbox", "inspect", &pod]).json();
+    assert_eq!((&sandbox["sandbox"]["pids"], &sandbox["budget"]["pids"]), (&60.into(), &60.into()), "{sandbox}");
+    bowline(&["update", &id, "--pids", "77"]).assert_code(0);
+    bowline(&["rm", "-f", &id]).assert_code(0);
+    bowline(&["sandbox", "rm", &pod]).assert_code(0);
+    drop(disk);
+}
+
+#[test]
 fn a_read_only_disk_is_named() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=64k");

@@ -127,9 +127,16 @@ impl Supervisor {
         let shares = sandbox.facts.read(|facts| facts.shares.clone());
         let changed = sandbox.facts.read(|facts| sandbox::changed(&facts.record, update))?;
         let (class, joint) = self.joint(&changed, &shares)?;
-        self.enforce(&sandbox, &shares, joint).await?;
+        // First: what is in effect is also in the record, on a full disk too.
+        sandbox.folder.write_sandbox(&changed)?;
+        if let Err(error) = self.enforce(&sandbox, &shares, joint).await {
+            // There was room for the other one.
+            let _ = sandbox.keep_record();
+            return Err(error);
+        }
+        let is_written = sandbox.facts.read(|facts| facts.record.unenforced == changed.unenforced);
         sandbox.facts.update(|facts| (facts.class, facts.record.sandbox) = (class, changed.sandbox));
-        sandbox.keep_record()
+        if is_written { Ok(()) } else { sandbox.keep_record() }
     }
 
     /// The class and the joint limits of these members.

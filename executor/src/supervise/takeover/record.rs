@@ -7,6 +7,7 @@
 //!
 //! Must not: fail a task whose record cannot be written.
 
+use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -82,6 +83,16 @@ impl Task {
             facts.record.history = lasting.filter(|some| *some != History::default()).map(Box::new);
         });
         self.facts.read(|facts| self.folder.write_record(&facts.record))
+    }
+
+    /// Writes the record as it will be with another description.
+    pub(crate) fn write_record_as(&self, task: &bowline_spec::Task) -> Result<()> {
+        let mut other = Some(task.clone());
+        let swap = |other: &mut Option<_>| self.facts.update_silently(|facts| mem::swap(&mut facts.record.task, other));
+        swap(&mut other);
+        let written = self.write_record();
+        swap(&mut other);
+        written
     }
 
     /// Writes the record of a task that was taken over, now or once the disk takes it.

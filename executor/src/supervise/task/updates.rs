@@ -29,8 +29,8 @@ impl Supervisor {
         let update = &update;
         let (merged, mut changes) = task.facts.read(|facts| host::change(facts.record.description()?, update))?;
         let earlier = task.facts.read(|facts| facts.record.description().map(|task| task.cpu.limit))?;
-        let said = match self.sandbox() {
-            None => self.change(&task, &changes).await.map(|()| Vec::new())?,
+        let joined = match self.sandbox() {
+            None => None,
             Some(sandbox) => {
                 check_counted(&sandbox, Some(&changes))?;
                 let joined = self.joined(&sandbox, &merged, id)?;
@@ -45,10 +45,17 @@ impl Supervisor {
                 }
                 let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
                 let resources = spec.linux().as_ref().and_then(|l| l.resources().clone()).unwrap_or_default();
-                let act = async || self.change(&task, &changes).await;
-                self.change_member(&sandbox, &merged, (id, notes), &resources, act).await?
+                Some((sandbox, resources))
             }
         };
+        // First: what is in effect is also in the record, on a full disk too.
+        task.write_record_as(&merged)?;
+        let act = async || self.change(&task, &changes).await;
+        let changed = match joined {
+            None => act().await.map(|()| Vec::new()),
+            Some((sandbox, resources)) => self.change_member(&sandbox, &merged, (id, notes), &resources, act).await,
+        };
+        let said = changed.inspect_err(|_| task.keep_record())?;
         let throttled = match merged.cpu.limit == earlier {
             true => None,
             false => task
@@ -59,7 +66,6 @@ impl Supervisor {
         let has_bundle = merged.bundle.is_some();
         task.facts.update(|facts| facts.record.task = Some(merged));
         self.tell(&task, Event::updated(update, throttled));
-        task.write_record()?;
         if has_bundle {
             bundle::keep_limits(&task.folder, &changes)?;
         }

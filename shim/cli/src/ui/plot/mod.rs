@@ -76,14 +76,16 @@ pub fn writable(picture: &Path) -> Result<()> {
     }
     let what = || format!("cannot draw to {}", picture.display());
     let mut begin = vec![0; BEGIN.len()];
-    match File::open(picture).and_then(|mut file| file.read_exact(&mut begin)) {
+    // Nothing is waited for that is no file, such as a FIFO.
+    let opened = trust::open(File::options().read(true), picture);
+    match opened.and_then(|mut file| file.read_exact(&mut begin)) {
         Ok(()) if begin == BEGIN.as_bytes() => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = picture.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             fs::metadata(folder).map(drop).doing(Kind::Usage, what)
         }
         Ok(()) => Err(other(picture)),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(other(picture)),
+        Err(error) if [ErrorKind::UnexpectedEof, ErrorKind::WouldBlock].contains(&error.kind()) => Err(other(picture)),
         Err(error) => Err(error).doing(Kind::Usage, what),
     }
 }

@@ -284,8 +284,7 @@ async fn probe(supervisor: &Supervisor, manager: &str, program: &OwnedFd, binary
         if let Ended::Signaled(signal) = end {
             return Err(refused(format!("it was ended by signal {signal} as it read the facts")));
         }
-        let answer: Option<Answer> =
-            said.split(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok());
+        let answer: Option<Answer> = said.lines().find_map(|line| serde_json::from_str(line).ok());
         // It says what it is before it refuses anything.
         let Some(Answer { reads: (first, last), manager: of }) = answer else {
             return Err(refused("it is no shim of bowline".to_owned()).hint(NAME_THE_SHIM));
@@ -317,11 +316,7 @@ impl Drop for Asked {
 }
 
 /// Has a child of `program` read `facts`. Returns what it has said, and how it has ended.
-async fn ask(
-    supervisor: &Supervisor,
-    program: &OwnedFd,
-    facts: &[u8],
-) -> std::result::Result<(Vec<u8>, Ended), String> {
+async fn ask(supervisor: &Supervisor, program: &OwnedFd, facts: &[u8]) -> std::result::Result<(String, Ended), String> {
     // As the child knows it.
     let path = PathBuf::from(format!("/proc/self/fd/{PROGRAM}"));
     let expecting = supervisor.children.expect();
@@ -377,9 +372,8 @@ async fn too_long(pid: i32) -> String {
     }
 }
 
-fn last_line(said: &[u8], otherwise: &str) -> String {
-    let text = String::from_utf8_lossy(said);
-    text.lines().rfind(|line| !line.trim().is_empty()).map_or(otherwise.to_owned(), |line| line.trim().to_owned())
+fn last_line(said: &str, otherwise: &str) -> String {
+    said.lines().rfind(|line| !line.trim().is_empty()).map_or(otherwise.to_owned(), |line| line.trim().to_owned())
 }
 
 /// Our own arguments and environment, for a program that takes over what is in the file `facts`.

@@ -44,7 +44,8 @@ fn the_rest_of_a_member_s_launch_is_told_while_its_sandbox_lives() {
     let folder = host.state().join(&id);
     DirBuilder::new().mode(0o700).create(&folder).expect("ours");
     File::create(folder.join("lock")).expect("ours");
-    std::os::unix::fs::symlink(host.state().join(sandbox.id()).join("shim.sock"), folder.join("shim.sock")).expect("ours");
+    std::os::unix::fs::symlink(host.state().join(sandbox.id()).join("shim.sock"), folder.join("shim.sock"))
+        .expect("ours");
     for verb in ["wait", "stop", "exec"] {
         let words: &[&str] = if verb == "exec" { &["true"] } else { &[] };
         let args = [&[verb, &id], words].concat();

@@ -101,6 +101,29 @@ fn a_disk_that_fills_up_during_the_launch_leaves_no_task_unknown() {
 }
 
 #[test]
+fn what_is_on_a_full_disk_can_be_removed() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=1m,mode=0700");
+    let state = disk.path().to_string_lossy().into_owned();
+    let [id, pod, other] = [host.new_id(), host.new_id(), host.new_id()];
+    let bowline = |args: &[&str]| host.bowline([&["--state", &state], args].concat());
+    bowline(&["start", "--name", &id, "sleep", "1000"]).assert_code(0);
+    for sandbox in [&pod, &other] {
+        bowline(&["sandbox", "create", "--name", sandbox]).assert_code(0);
+        bowline(&["start", "--name", &format!("{sandbox}-m"), "--sandbox", sandbox, "sleep", "1000"]).assert_code(0);
+    }
+    let _ = fs::write(disk.path().join("filler"), vec![0; 4 << 20]);
+    bowline(&["sandbox", "rm", "-f", &pod]).assert_code(0);
+    let _ = fs::write(disk.path().join("filler2"), vec![0; 4 << 20]);
+    bowline(&["rm", "-f", &format!("{other}-m")]).assert_code(0);
+    bowline(&["sandbox", "rm", &other]).assert_code(0);
+    bowline(&["stop", &id]).assert_code(0);
+    bowline(&["rm", &id]).assert_code(0);
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn an_update_on_a_full_disk_changes_nothing() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=1m,mode=0700");

@@ -39,6 +39,9 @@ impl Containers {
         let report = rustix::fs::open(&path, flags, Mode::empty()).doing(Kind::Internal, what)?;
         let (bundle, executes) = (container.bundle(), Cell::new(false));
         let hooked = Hooked { id, bundle: &bundle, spec: &configuration.spec };
+        // Before the order, which cannot be taken back where the disk is full. Whether it was given, the FIFO tells.
+        container.record.started_at = Some(Timestamp::now());
+        container.folder.write_record(&container.record)?;
         let held = Held::again(orders, report, hooked.has(Point::StartContainer))?;
         let ended = init.pidfd.try_clone().doing(Kind::Internal, || "cannot watch init")?;
         tokio::select! {
@@ -51,8 +54,6 @@ impl Containers {
                 }
             }
         }
-        container.record.started_at = Some(Timestamp::now());
-        container.folder.write_record(&container.record)?;
         for name in [ORDERS, REPORT] {
             // They go with the folder otherwise.
             let _ = std::fs::remove_file(container.folder.file(name));

@@ -10,8 +10,10 @@
 //! worker of its own also finds the descendants that have left the program's session.
 //! Signals go by pidfd alone. Must not: know what it runs or why, choose an environment.
 
+mod said;
 mod started;
 
+pub use said::Said;
 pub use started::{Outcome, Started};
 
 use std::ffi::{CString, OsStr};
@@ -98,7 +100,7 @@ impl<'a> Program<'a> {
         Ok(self)
     }
 
-    /// Keeps the beginning of what the program writes to stdout and stderr.
+    /// Keeps the beginning and the end of what the program writes to stdout and stderr.
     pub fn captured(mut self) -> Program<'a> {
         self.captured = true;
         self
@@ -298,7 +300,7 @@ mod tests {
 
     use rustix::event::{PollFd, PollFlags, poll};
 
-    use super::started::OUTPUT;
+    use super::said::OUTPUT;
     use super::*;
     use crate::waits::claim::{Claim, End};
     use bowline_sys::Ended;
@@ -374,17 +376,18 @@ mod tests {
     }
 
     #[test]
-    fn after_its_end_no_more_is_read_than_is_kept() {
+    fn after_its_end_no_more_is_read_than_is_there() {
         // A process that is left running may write faster than anybody reads.
         let ended = || {
-            let started = shell("head -c 60000 /dev/zero").start_inside().expect("it starts");
+            let started = shell("head -c 60000 /dev/zero; printf end").start_inside().expect("it starts");
             poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).expect("it ends");
             let pipe = started.output.as_ref().expect("captured").try_clone().expect("a copy");
             (started, pipe)
         };
         let assert_rest = |outcome: &Outcome, pipe: &OwnedFd| {
-            assert_eq!((outcome.ended, outcome.output.len()), (Ended::Exited(0), OUTPUT));
-            assert_eq!(rustix::io::ioctl_fionread(pipe).expect("a pipe"), 60_000 - OUTPUT as u64);
+            assert_eq!((outcome.ended, outcome.output.len()), (Ended::Exited(0), OUTPUT + " … ".len()));
+            assert!(outcome.output.ends_with("\0\0\0end"));
+            assert_eq!(rustix::io::ioctl_fionread(pipe).expect("a pipe"), 0);
         };
         let (started, pipe) = ended();
         assert_rest(&started.finish_blocking(LONG).expect("it ran"), &pipe);

@@ -24,9 +24,9 @@ pub fn begin(flags: CreateFlags, what: impl FnOnce() -> String) -> Result<OwnedF
 /// # Errors
 /// As [`begin`].
 pub fn add(instance: &OwnedFd, path: &Path, flags: WatchFlags, what: impl FnOnce() -> String) -> Result<()> {
-    add_watch(instance, path, flags).map(drop).map_err(|errno| {
-        refused(what(), errno, (errno == Errno::NOSPC).then_some("fs.inotify.max_user_watches"))
-    })
+    add_watch(instance, path, flags)
+        .map(drop)
+        .map_err(|errno| refused(what(), errno, (errno == Errno::NOSPC).then_some("fs.inotify.max_user_watches")))
 }
 
 fn refused(what: String, errno: Errno, limit: Option<&str>) -> Error {

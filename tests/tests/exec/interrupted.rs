@@ -158,7 +158,8 @@ fn a_redirected_exec_notices_that_its_terminal_is_lost() {
     let host = Host::new();
     let task = host.task(IDLE).toml("stop.grace = '500ms'").start();
     let mut shell = host.command("sh");
-    let exec = format!("{} exec {} -- /bin/sh -c \"$0\" </dev/null >/dev/null 2>&1", binary("bowline").display(), task.id());
+    let exec =
+        format!("{} exec {} -- /bin/sh -c \"$0\" </dev/null >/dev/null 2>&1", binary("bowline").display(), task.id());
     let script = format!("trap 'kill -HUP $!; wait' HUP; {exec} & wait; wait");
     shell.args(["-c", &script, "trap '' HUP; sleep 1234; :"]);
     let terminal = host.command_in_terminal(&shell);
@@ -201,6 +202,23 @@ fn a_daemon_whose_parent_has_ended_is_killed_too() {
             until_processes(&task, own + 2);
         }
         assert_eq!(task.status(), "running", "{more}");
+        task.end();
+    }
+}
+
+#[test]
+fn a_daemon_in_a_cgroup_namespace_of_its_own_is_killed_too() {
+    let host = Host::new();
+    for may_unshare in ["seccomp = 'unconfined'", "capabilities.add = ['SYS_ADMIN']"] {
+        let task = host.task(IDLE).toml(&format!("stop.grace = '300ms'\n{may_unshare}")).start();
+        let mut command = host.command(binary("bowline"));
+        let script = format!("unshare -C sh -c \"{DAEMON}\" || unshare -UrC sh -c \"{DAEMON}\"; sleep 1237; :");
+        command.args(["exec", task.id(), "--", "/bin/sh", "-c", &script]);
+        let exec = host.spawn_command(command);
+        until_processes(&task, 5);
+        exec.signal(Signal::KILL);
+        exec.finish();
+        until_processes(&task, 1);
         task.end();
     }
 }

@@ -131,6 +131,21 @@ fn a_create_container_hook_that_fails_undoes_the_create() {
     runtime.assert_gone(&bundle);
 }
 
+/// The reference prints all of it.
+#[test]
+fn of_a_hook_that_says_much_the_end_is_told() {
+    let host = Host::new();
+    let runtime = host.oci();
+    for point in ["createRuntime", "createContainer"] {
+        let bundle = runtime.bundle().script(SLEEPS);
+        let script = "i=0; while [ $i -lt 900 ]; do i=$((i+1)); echo noise$i >&2; done; echo the cause >&2; exit 1";
+        let bundle = bundle.edit(|config| config["hooks"][point] = json!([hook(script)]));
+        let ran = runtime.create(&bundle, &[]);
+        ran.assert_code(1);
+        assert!(ran.err().contains("noise1") && ran.err().contains("the cause"), "{ran}");
+    }
+}
+
 #[test]
 fn the_program_does_not_run_where_a_start_container_hook_fails() {
     let host = Host::new();

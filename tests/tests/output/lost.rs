@@ -292,7 +292,10 @@ fn what_a_dead_shim_knew_to_be_lost_is_told_without_an_init() {
         touch(program, "end");
         let report = task.wait();
         let lost = 5 + u64::from(terminal);
-        assert_eq!((&report["output_unwritten"][0]["bytes"], report.number("output_dropped_bytes")), (&lost.into(), lost));
+        assert_eq!(
+            (&report["output_unwritten"][0]["bytes"], report.number("output_dropped_bytes")),
+            (&lost.into(), lost)
+        );
     }
     drop(disk);
 }

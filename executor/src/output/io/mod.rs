@@ -57,8 +57,8 @@ use spare_end::{Keeper, KeptEnd};
 pub use terminal::{WindowSize, Wish};
 
 use crate::output::log;
-use outlet::Outlet;
 pub use losses::Losses;
+use outlet::Outlet;
 pub use outlet::{CallersPipe, Refused, Target};
 pub use readers::until_read;
 use relay::Relay;

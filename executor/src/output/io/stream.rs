@@ -21,10 +21,10 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 
 use super::flag::FlagReader;
+use super::losses::Losses;
 use super::outlet::{self, Outlet, Readiness, Refused};
 use super::spare_end::{Keeper, KeptEnd};
 use super::tail::Tail;
-use super::losses::Losses;
 use super::unread::{CHUNK, Unread};
 use crate::output::log;
 use crate::waits;

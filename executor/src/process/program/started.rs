@@ -11,11 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
 
+use super::said::Said;
 use crate::process::worker::{self, PipeReader};
 use crate::waits::claim::Claim;
-
-/// How much of the output is kept: the beginning, which tells the reason.
-pub const OUTPUT: usize = 4096;
 
 /// How long a killed process may take to be gone.
 const DYING: Duration = Duration::from_secs(1);
@@ -38,7 +36,7 @@ pub struct Started {
 pub struct Outcome {
     /// The exit code or the signal.
     pub ended: Ended,
-    /// The beginning of stdout and stderr together, if they were captured.
+    /// Stdout and stderr together, if they were captured: all of them, or their beginning and their end.
     pub output: String,
 }
 
@@ -56,7 +54,7 @@ impl Started {
 
     /// Waits for the end of the program; kills it at the deadline.
     pub async fn finish(&mut self, claim: &Claim, timeout: Duration) -> Result<Outcome> {
-        let mut output = Vec::new();
+        let mut said = Said::default();
         let deadline = tokio::time::sleep(timeout);
         let what = || format!("cannot read what {} writes", self.path);
         let pipe = self.output.as_ref().map(OwnedFd::try_clone).transpose().doing(Kind::Internal, what)?;
@@ -71,15 +69,14 @@ impl Started {
                     let _ = tokio::time::timeout(DYING, claim.ended()).await;
                     return Err(self.timed_out(timeout));
                 }
-                more = next(&mut reader, &mut output) => if !more { reader = None },
+                more = next(&mut reader, &mut said) => if !more { reader = None },
             }
         };
-        // A process that the program left running may hold the pipe, and write without end: take
-        // what is there now, as far as it is kept.
-        output.extend(self.said());
-        output.truncate(OUTPUT);
+        if let Some(pipe) = &self.output {
+            said.read_rest(pipe);
+        }
         self.executed().await?;
-        Ok(outcome(ended, output))
+        Ok(Outcome { ended, output: said.into_text() })
     }
 
     /// Like `finish`, but waits for the process itself, where nobody else reaps it.
@@ -94,7 +91,7 @@ impl Started {
     pub fn finish_unless(self, timeout: Duration, given_up: Option<&OwnedFd>) -> Result<Outcome> {
         let what = || format!("cannot wait for {}", self.path);
         let deadline = Instant::now() + timeout;
-        let mut output = Vec::new();
+        let mut said = Said::default();
         let mut reader = self.output.as_ref();
         loop {
             let left = time_left(deadline);
@@ -109,14 +106,13 @@ impl Started {
                 ready => ready.doing(Kind::Internal, what)?,
             };
             let ended = !fds[0].revents().is_empty();
-            // A process that the program left running may write without end: nothing of that is kept.
-            let enough = ended && output.len() >= OUTPUT;
-            let readable = !enough && reader.is_some() && !fds[1].revents().is_empty();
+            let readable = reader.is_some() && !fds[1].revents().is_empty();
             let is_given_up = given_up.is_some() && fds.last().is_some_and(|fd| !fd.revents().is_empty());
-            if readable && !reader.is_some_and(|fd| read_some(fd, &mut output)) {
-                reader = None;
-            } else if ended && !readable {
+            if ended {
+                reader.into_iter().for_each(|pipe| said.read_rest(pipe));
                 break;
+            } else if readable && !reader.is_some_and(|pipe| said.read_some(pipe)) {
+                reader = None;
             } else if late || is_given_up {
                 self.kill_with_children();
                 wait_for_killed(&self.pidfd, Instant::now() + DYING);
@@ -130,17 +126,14 @@ impl Started {
             None => Ended::Exited(status.exit_status().unwrap_or(0)),
         });
         understood(&self.path, &said_so_far(&self.report))?;
-        Ok(outcome(ended, output))
+        Ok(Outcome { ended, output: said.into_text() })
     }
 
     /// What the program, which has ended, has written, as far as that is kept.
-    pub fn said(&self) -> Vec<u8> {
-        let mut output = Vec::new();
-        let Some(pipe) = self.output.as_ref().filter(|pipe| rustix::io::ioctl_fionbio(pipe, true).is_ok()) else {
-            return output;
-        };
-        while output.len() < OUTPUT && read_some(pipe, &mut output) {}
-        output
+    pub fn said(&self) -> String {
+        let mut said = Said::default();
+        self.output.iter().for_each(|pipe| said.read_rest(pipe));
+        said.into_text()
     }
 
     /// Kills the process; `ESRCH` means that it has ended.
@@ -240,20 +233,12 @@ fn time_left(until: Instant) -> Timespec {
     Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
-async fn next(reader: &mut Option<PipeReader>, output: &mut Vec<u8>) -> bool {
+async fn next(reader: &mut Option<PipeReader>, said: &mut Said) -> bool {
     let Some(reader) = reader else { return std::future::pending().await };
-    let more = reader.read_more(output).await.is_ok_and(|length| length > 0);
-    output.truncate(OUTPUT);
+    let mut chunk = Vec::new();
+    let more = reader.read_more(&mut chunk).await.is_ok_and(|length| length > 0);
+    said.push(&chunk);
     more
-}
-
-/// Reads some bytes; returns whether there were any.
-fn read_some(fd: &OwnedFd, output: &mut Vec<u8>) -> bool {
-    let mut chunk = [0u8; 4096];
-    let length = rustix::io::read(fd, &mut chunk[..]).unwrap_or(0);
-    output.extend_from_slice(&chunk[..length]);
-    output.truncate(OUTPUT);
-    length > 0
 }
 
 /// Decodes what a child said before it ran the program: nothing, if it did.
@@ -263,8 +248,4 @@ fn understood(path: &str, said: &[u8]) -> Result<()> {
     }
     let lost = || Error::new(Kind::Internal, format!("cannot run {path}: the reason was lost"));
     Err(serde_json::from_slice(said).unwrap_or_else(|_| lost()))
-}
-
-fn outcome(ended: Ended, output: Vec<u8>) -> Outcome {
-    Outcome { ended, output: String::from_utf8_lossy(&output).into_owned() }
 }

@@ -11,7 +11,9 @@ use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::clock::Moment;
 use bowline_sys::{self as sys, SharedPid};
-use oci_spec::runtime::Process;
+use bowline_spec::capability::Capability;
+use bowline_spec::{Seccomp, Task as Description};
+use oci_spec::runtime::{Capability as Right, Process};
 
 use crate::output::io::Stdio;
 use crate::start::cloning::Report;
@@ -85,9 +87,15 @@ async fn clone_into_group(task: &Task, process: &Process, stdio: &Stdio, number:
 }
 
 impl Task {
-    /// Whether an exec can have a cgroup namespace of its own that shows what the task's does.
+    /// Whether an exec can have a cgroup namespace of its own that shows what the task's does, and that it cannot leave: the
+    /// default filter refuses new ones to whoever lacks CAP_SYS_ADMIN.
     pub(super) fn tells_execs_apart(&self) -> bool {
-        self.namespaces.is_new(libc::CLONE_NEWCGROUP)
+        let stays = |task: &Description| {
+            let is_filtered = matches!(task.seccomp(), Seccomp::Default | Seccomp::Native) && task.bundle.is_none();
+            is_filtered && !task.capabilities.allowed().contains(&Capability::of_oci(&Right::SysAdmin))
+        };
+        let stays = || self.facts.read(|facts| facts.record.description().is_ok_and(stays));
+        self.namespaces.is_new(libc::CLONE_NEWCGROUP) && stays()
     }
 
     /// Opens the null device for an exec's streams that lead nowhere. Each exec gets a new one from a tree that the

@@ -13,13 +13,10 @@ use bowline_sys::{self as sys, Ended};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::process::program::{Program, Started};
+use crate::process::program::{Program, Said, Started};
 
 /// The longest answer, in bytes.
 const ANSWER: usize = 1 << 20;
-
-/// How many bytes of a program's log are kept.
-const LOGGED: usize = 4096;
 
 /// How many characters of anything are reported.
 const EXCERPT_CHARS: usize = 300;
@@ -51,8 +48,8 @@ pub struct ProgramOutput {
     pub ended: Ended,
     /// Its stdout.
     pub answer: Vec<u8>,
-    /// The beginning of its stderr.
-    pub log: Vec<u8>,
+    /// Its stderr, or the beginning and the end of that.
+    pub log: String,
 }
 
 /// Where programs are looked for, the variable of that name.
@@ -67,14 +64,14 @@ pub fn path() -> OsString {
 pub fn run(program: Program<'_>, bounds: Bounds<'_>) -> Result<ProgramOutput> {
     let what = || "cannot hear of it";
     let (mut answers, answer) = pipe().doing(Kind::Internal, what)?;
-    let (mut logs, log) = pipe().doing(Kind::Internal, what)?;
+    let (logs, log) = pipe().doing(Kind::Internal, what)?;
     // Not started as the shim starts programs: a worker may have entered a place where its threads are hidden.
     let program = program.with_fd(answer.as_fd(), 1).with_fd(log.as_fd(), 2);
     let started = program.bound().start_inside()?;
     drop((answer, log));
     let Bounds { timeout, shim } = bounds;
     let deadline = Instant::now() + timeout;
-    let (mut answer, mut log) = (Vec::new(), Vec::new());
+    let (mut answer, mut log) = (Vec::new(), Said::default());
     let mut open = [true, true];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -99,7 +96,8 @@ pub fn run(program: Program<'_>, bounds: Bounds<'_>) -> Result<ProgramOutput> {
         }
         // A pidfd is readable once its process has ended; the processes that it leaves running may hold the
         // pipes.
-        if ended && !readable[0] && (!readable[1] || log.len() >= LOGGED) {
+        if ended && !readable[0] {
+            log.read_rest(&logs);
             break;
         }
         if left.is_zero() {
@@ -112,18 +110,17 @@ pub fn run(program: Program<'_>, bounds: Bounds<'_>) -> Result<ProgramOutput> {
             open[0] = more(&mut answers, &mut answer).doing(Kind::Internal, what)?;
         }
         if readable[1] {
-            open[1] = more(&mut logs, &mut log).doing(Kind::Internal, what)?;
-            log.truncate(LOGGED);
+            open[1] = log.read_some(&logs);
         }
         if answer.len() > ANSWER {
             kill(&started);
             let _ = started.finish_blocking(DYING);
-            let told = told(&answer);
+            let told = told(&String::from_utf8_lossy(&answer));
             return Err(Error::new(Kind::Internal, format!("it said more than {ANSWER} bytes: {told:?}")));
         }
     }
     let outcome = started.finish_blocking(DYING)?;
-    Ok(ProgramOutput { ended: outcome.ended, answer, log })
+    Ok(ProgramOutput { ended: outcome.ended, answer, log: log.into_text() })
 }
 
 /// Kills the program, and whatever it started that is still in its group.
@@ -143,8 +140,14 @@ fn more(pipe: &mut impl std::io::Read, to: &mut Vec<u8>) -> std::io::Result<bool
     Ok(length > 0)
 }
 
-/// The beginning of what a program said, on one line.
-pub fn told(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOGGED)]);
-    text.trim().chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// What a program said, on one line: all of it, or its beginning and its end.
+pub fn told(text: &str) -> String {
+    let chars: Vec<char> = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match chars.len() <= EXCERPT_CHARS {
+        true => chars.into_iter().collect(),
+        false => [&chars[..EXCERPT_CHARS / 2], &[' ', '…', ' '], &chars[chars.len() - EXCERPT_CHARS / 2..]]
+            .concat()
+            .iter()
+            .collect(),
+    }
 }

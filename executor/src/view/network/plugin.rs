@@ -134,7 +134,8 @@ impl Plugins<'_> {
             };
             return Err(Failed { error, orderly: true });
         }
-        let said = if said.answer.is_empty() { &said.log } else { &said.answer };
+        let answer = String::from_utf8_lossy(&said.answer);
+        let said = if answer.is_empty() { &*said.log } else { &*answer };
         let said = if said.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(said)) };
         Err(Error::new(Kind::Internal, format!("{}: {how}, and it said {said}", what())).into())
     }
@@ -190,7 +191,7 @@ pub fn versions_in(answer: &[u8]) -> Option<Vec<String>> {
 /// The failure that a plugin reports in its answer.
 pub fn failure_in(answer: &[u8]) -> Option<Error> {
     let Failure { code, msg, details } = serde_json::from_slice(answer).ok()?;
-    let parts = [Some(told(msg.as_bytes())), (!details.is_empty()).then(|| told(details.as_bytes()))];
+    let parts = [Some(told(&msg)), (!details.is_empty()).then(|| told(&details))];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     Some(Error::new(kind_of(code), format!("code {code}: {}", parts.join(": "))))
 }
@@ -207,7 +208,11 @@ fn kind_of(code: u64) -> Kind {
 }
 
 fn garbage(kind: &str, command: &str, said: &ProgramOutput) -> Error {
-    let said = if said.answer.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(&said.answer)) };
+    let said = if said.answer.is_empty() {
+        "nothing".to_owned()
+    } else {
+        format!("{:?}", told(&String::from_utf8_lossy(&said.answer)))
+    };
     Error::new(
         Kind::Internal,
         format!("network plugin {kind} failed at {command}: it said {said} in place of an answer"),

@@ -11,11 +11,12 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
+use bowline_cgroup::systemd::annotated;
 use bowline_cgroup::{Cgroup, Driver, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::clock::Moment;
 use bowline_sys::{self as sys, Cloned};
-use oci_spec::runtime::LinuxResources;
+use oci_spec::runtime::{LinuxResources, Spec};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::hostside::systemd::Systemd;
@@ -67,17 +68,15 @@ impl Drop for Placeholder {
     }
 }
 
-/// Asks systemd to create the cgroup of `unit` with these limits. The cgroup exists for as long as the placeholder,
-/// or another process, is in it.
-pub async fn create(
-    layout: &Layout,
-    systemd: &Systemd,
-    unit: &Unit,
-    resources: Option<&LinuxResources>,
-) -> Result<(Cgroup, Placeholder)> {
+/// Asks systemd to create the cgroup of `unit` with the limits and the properties that a configuration names. The cgroup
+/// exists for as long as the placeholder, or another process, is in it.
+pub async fn create(layout: &Layout, systemd: &Systemd, unit: &Unit, spec: &Spec) -> Result<(Cgroup, Placeholder)> {
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    let annotated = spec.annotations().as_ref().map_or(Ok(Vec::new()), annotated)?;
     let placeholder = Placeholder::start()?;
     let pid = placeholder.pid.unsigned_abs();
-    let start = || systemd.start(unit, pid, layout.properties(unit, resources)?);
+    // As with runc, what is annotated comes last.
+    let start = || systemd.start(unit, pid, [layout.properties(unit, resources)?, annotated.clone()].concat());
     if let Err(error) = worker::run("systemd", start).await {
         placeholder.leave().await;
         return Err(error);

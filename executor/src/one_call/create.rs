@@ -149,7 +149,8 @@ impl Containers {
         let resources = plan.configuration.spec.linux().as_ref().and_then(|linux| linux.resources().clone());
         let (cgroup, placeholder) = match &plan.record.unit {
             Some(unit) => {
-                let (cgroup, placeholder) = units::create(layout, &self.systemd, unit, resources.as_ref()).await?;
+                let (cgroup, placeholder) =
+                    units::create(layout, &self.systemd, unit, &plan.configuration.spec).await?;
                 (cgroup, Some(placeholder))
             }
             None => (layout.create_or_use_with_devices(&plan.record.cgroup)?, None),

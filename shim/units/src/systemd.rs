@@ -385,7 +385,10 @@ fn variant(value: &Value) -> Variant<'_> {
     match value {
         Value::Flag(flag) => Variant::from(*flag),
         Value::Number(number) => Variant::from(*number),
+        Value::Small(number) => Variant::from(*number),
+        Value::Signed(number) => Variant::from(*number),
         Value::Text(text) => Variant::from(text.as_str()),
+        Value::Words(words) => Variant::from(words.clone()),
         Value::Set(bits) => Variant::from(bits.clone()),
         Value::Devices(devices) => Variant::from(devices.clone()),
         Value::Rules(rules) => Variant::from(rules.clone()),

@@ -14,12 +14,14 @@
 //! Defines the requests to systemd; `crate::systemd` sends them.
 
 mod adopt;
+mod annotated;
 mod device_rules;
 mod driver;
 mod name;
 mod overwritten;
 mod properties;
 
+pub use annotated::annotated;
 pub use driver::Driver;
 pub use name::Unit;
 pub use overwritten::{Overwritten, is_overwritten};

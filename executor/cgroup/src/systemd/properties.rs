@@ -34,8 +34,14 @@ pub enum Value {
     Flag(bool),
     /// `t`
     Number(u64),
+    /// `u`
+    Small(u32),
+    /// `i`
+    Signed(i32),
     /// `s`
     Text(String),
+    /// `as`
+    Words(Vec<String>),
     /// `ay`: a bit for each CPU or node
     Set(Vec<u8>),
     /// `a(st)`: a figure for a device's path

@@ -510,8 +510,7 @@ impl Supervisor {
                 Ok((cgroup, None))
             }
             Some(unit) => {
-                let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-                let (cgroup, placeholder) = units::create(&self.layout, &self.config.systemd, unit, resources).await?;
+                let (cgroup, placeholder) = units::create(&self.layout, &self.config.systemd, unit, &plan.spec).await?;
                 Ok((cgroup, Some(placeholder)))
             }
         }

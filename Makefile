@@ -382,7 +382,7 @@ soak: build need-test debug
 ## faults    the matrix of faults in full: kills and errors at every system call, where the tests take one in eleven; 200 upgrades and kills under load; 200 rounds of each storm
 .PHONY: faults
 faults: build need-test debug
-	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_FAULTS=1 $(CASES) faults --nocapture
+	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_FAULTS=1 $(CASES) faults oci::killed --nocapture
 	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_UPGRADES=200 BOWLINE_KILLS=200 $(CASES) upgrade::load:: --nocapture
 	$(ROOT) env --default-signal BOWLINE_BIN_DIR=$(BIN) BOWLINE_STORM=200 $(CASES) storm --nocapture --test-threads=1
 

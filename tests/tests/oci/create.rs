@@ -7,7 +7,6 @@ use bowline_tests::harness::oci::Taker;
 use bowline_tests::harness::{fds_of, status_lines};
 
 use super::SLEEPS;
-use crate::faults::{numbered, stride};
 
 #[test]
 fn the_pid_file_has_inits_pid_once_create_returns() {
@@ -168,40 +167,4 @@ fn config_names_a_configuration_elsewhere() {
     fs::rename(bundle.path.join("config.json"), &elsewhere).expect("ours");
     let container = runtime.created_with(bundle, &["--config", elsewhere.to_str().expect("ASCII")]);
     assert_eq!(container.status(), "created");
-}
-
-#[test]
-fn a_creator_that_is_killed_leaves_nothing_that_delete_does_not() {
-    let host = Host::new();
-    if host.reference_fails("its threads make their calls in no order") {
-        return;
-    }
-    let runtime = host.oci();
-    let create = |inject: &[&str], log: &str| {
-        let bundle = runtime.bundle().script(SLEEPS);
-        let path = bundle.path.to_str().expect("ASCII");
-        let create = runtime.command(&["create", "--bundle", path, &bundle.id]);
-        let mut command = host.command("strace");
-        command.args(["-qq", "-o", log]).args(inject).arg(create.get_program()).args(create.get_args());
-        let ran = runtime.apart(&bundle.id, command);
-        (bundle, ran)
-    };
-    let log = host.work().join("calls");
-    let path = log.to_str().expect("ASCII");
-    let (whole, ran) = create(&[], path);
-    ran.assert_code(0);
-    let calls = numbered(fs::read_to_string(&log).expect("strace writes it").lines());
-    runtime.call(&["delete", &whole.id]).assert_code(0);
-    assert!(calls.len() > 50, "{calls:?}");
-    // Its first calls are the loader's.
-    for (name, number, _) in calls.iter().skip(20).step_by(stride()) {
-        let inject = format!("inject={name}:signal=SIGKILL:when={number}");
-        let (bundle, _) = create(&["-e", &format!("trace={name}"), "-e", &inject], "/dev/null");
-        let ran = runtime.call(&["delete", "--force", &bundle.id]);
-        assert!(ran.code == Some(0), "killed at {name} {number}: {ran}");
-        runtime.assert_gone(&bundle);
-        let left = host.all_of_it();
-        let left: Vec<_> = left.iter().filter(|thing| thing.contains(&bundle.id)).collect();
-        assert!(left.is_empty(), "killed at {name} {number}: {left:?}");
-    }
 }

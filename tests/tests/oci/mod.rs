@@ -8,6 +8,7 @@ mod exec;
 mod exec_rights;
 mod hooks;
 mod kill;
+mod killed;
 mod life;
 mod listing;
 mod parents;

@@ -82,6 +82,11 @@ impl Contenders {
         &self.cgroups.0
     }
 
+    /// The root filesystem of all tasks.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The folder of everybody's state.
     pub fn state(&self) -> &Path {
         self.state.path()

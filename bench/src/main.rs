@@ -29,6 +29,7 @@ mod nomad;
 mod oci;
 mod open_files;
 mod peers;
+mod podman;
 mod quiet;
 mod rounds;
 mod runner;
@@ -224,6 +225,8 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &P
         if arguments.wants(What::Oci) {
             say("measuring the commands of OCI runtimes");
             rows.extend(oci::run(rounds, on, &held, bin)?);
+            say("measuring Podman");
+            rows.extend(podman::run(&mut rounds.fewer(20), on, bin)?);
         }
         held.end(on)?;
     }

@@ -243,7 +243,7 @@ endef
 VM_CASES = apparmor bad_input::limits cgroup::commands cgroup::meddled cgroup::systemd containerd::checkpoint \
 	containerd::oom containerd::options cost delegation devices docker exec::delegated \
 	hostile::frozen hostile::kernel host_limits journald limits metrics::unit nomad::resources \
-	oci::create oci::delete oci::exec oci::kill oci::life oci::run oci::systemd \
+	oci::create oci::delete oci::exec oci::kill oci::life oci::podman oci::run oci::systemd \
 	sandbox::budgets sandbox::limits sandbox::systemd service::units shim_cgroup slice stats systemd_updates units update watch \
 	adoption::limits_change_and_kills_are_counted_once \
 	adoption::the_installed_units_adopt_tasks_whose_shim_died \

@@ -10,12 +10,16 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{is_reference, runtime};
+use bowline_tests::harness::oci::program;
 use bowline_tests::harness::{Daemon, Process, Ran, cgroup_of, eventually, hierarchies, process_exists};
 use rustix::process::Signal;
+use serde_json::json;
 
 /// The first that takes any containerd shim by its name.
 const FIRST: u32 = 23;
 const IMAGE: &str = "box";
+/// The name of a runtime whose command dockerd calls, by containerd's shim for runc.
+const BY_PATH: &str = "by-path";
 
 /// A host, where Docker is and is new enough.
 fn host() -> Option<Host> {
@@ -48,7 +52,8 @@ impl<'h> Docker<'h> {
         let containerd = host.daemon().expect("Docker needs containerd");
         let work = host.work();
         let at = |name: &str| work.join(name).display().to_string();
-        let config = host.file("daemon.json", "{}").display().to_string();
+        let by_path = json!({ "runtimes": { BY_PATH: { "path": program() } } }).to_string();
+        let config = host.file("daemon.json", &by_path).display().to_string();
         let mut command = host.command("dockerd");
         command.args(["--config-file", &config, "--data-root", &at("docker"), "--exec-root", &at("docker-run")]);
         command.args([
@@ -88,7 +93,11 @@ impl<'h> Docker<'h> {
     }
 
     fn run_args<'a>(flags: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
-        [&["run", "--network", "none", "--runtime", runtime()], flags, &[IMAGE], args].concat()
+        Docker::run_args_of(runtime(), flags, args)
+    }
+
+    fn run_args_of<'a>(runtime: &'a str, flags: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
+        [&["run", "--network", "none", "--runtime", runtime], flags, &[IMAGE], args].concat()
     }
 
     /// `docker run --rm` with the runtime under test.
@@ -207,6 +216,33 @@ fn docker_run_at_a_terminal() {
     pty.wait_for("it is one");
     pty.type_keys("\n");
     pty.finish().assert_code(4);
+    docker.end();
+}
+
+#[test]
+fn docker_calls_a_runtime_by_its_path() {
+    let Some(host) = host() else { return };
+    let docker = Docker::start(&host, "cgroupfs", &format!("/{}", host.prefix()));
+    let run = |flags: &[&str], args: &[&str]| docker.docker(&Docker::run_args_of(BY_PATH, flags, args));
+    let ran = run(&["--rm"], &["/bin/sh", "-c", "echo hello; echo trouble >&2; exit 3"]);
+    assert_eq!((ran.code, ran.out().as_str(), ran.err().as_str()), (Some(3), "hello", "trouble"), "{ran}");
+    run(&["--rm"], &["nowhere"]).assert_code(127);
+    run(&["--rm"], &["/etc/passwd"]).assert_code(126);
+    let id = host.new_id();
+    let script = "trap 'exit 9' TERM; while :; do sleep 0.1; done";
+    run(&["--detach", "--name", &id, "--memory", "64m"], &["/bin/sh", "-c", script]).assert_code(0);
+    let pid = docker.docker(&["inspect", "--format", "{{.State.Pid}}", &id]).out().parse().expect("a pid");
+    let (cgroup, limit) = cgroup_file(pid, ("memory", "memory.limit_in_bytes"), "memory.max");
+    assert_eq!(limit, (64 << 20).to_string());
+    let ran = docker.docker(&["exec", &id, "/bin/sh", "-c", "echo inside; exit 5"]);
+    assert_eq!((ran.code, ran.out().as_str()), (Some(5), "inside"), "{ran}");
+    assert!(docker.docker(&["top", &id]).assert_code(0).out().contains(&pid.to_string()));
+    docker.docker(&["pause", &id]).assert_code(0);
+    docker.docker(&["unpause", &id]).assert_code(0);
+    docker.docker(&["stop", "--time", "60", &id]).assert_code(0);
+    docker.docker(&["inspect", "--format", "{{.State.ExitCode}}", &id]).assert_says("9");
+    docker.docker(&["rm", &id]).assert_code(0);
+    gone(&cgroup);
     docker.end();
 }
 

@@ -5,12 +5,14 @@ use std::process::{Command, Stdio};
 
 use bowline_tests::Host;
 use bowline_tests::harness::oci::Runtime;
-use bowline_tests::harness::{Ran, eventually};
+use bowline_tests::harness::{Ran, assert_forgotten, eventually, has_systemd};
 
 /// A Podman with folders of its own, and an image of busybox.
 struct Podman<'h> {
     host: &'h Host,
     runtime: Runtime<'h>,
+    /// What makes its cgroups.
+    manager: &'static str,
 }
 
 const IMAGE: &str = "localhost/busybox";
@@ -26,7 +28,7 @@ impl<'h> Podman<'h> {
             "[containers]\nlog_driver = \"k8s-file\"\n\
              default_ulimits = [\"nofile=1024:1024\", \"nproc=1000:1000\"]\n[engine]\nlock_type = \"file\"\n",
         );
-        let podman = Podman { host, runtime };
+        let podman = Podman { host, runtime, manager: "cgroupfs" };
         let root = host.busybox_root();
         let mut tar = Command::new("tar");
         tar.arg("-C").arg(root.path()).args(["-c", "."]).stdout(Stdio::piped());
@@ -45,7 +47,7 @@ impl<'h> Podman<'h> {
         for (flag, name) in [("--root", "pr"), ("--runroot", "prr"), ("--tmpdir", "pt"), ("--runtime", "runtime")] {
             command.arg(flag).arg(at(name));
         }
-        command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]);
+        command.args(["--storage-driver", "vfs", "--cgroup-manager", self.manager, "--events-backend", "file"]);
         command.env("CONTAINERS_CONF", at("containers.conf")).args(arguments);
         command
     }
@@ -83,6 +85,7 @@ impl<'h> Podman<'h> {
 
 impl Drop for Podman<'_> {
     fn drop(&mut self) {
+        self.call(&["pod", "rm", "--all", "--force", "--time", "0"]);
         self.call(&["rm", "--all", "--force", "--time", "0"]);
         let at = |name: &str| self.host.work().join(name);
         for name in ["pr", "prr"] {
@@ -299,4 +302,81 @@ fn a_memory_limit_is_that_of_the_cgroup() {
     let path = groups.get("memory").or_else(|| groups.get("")).expect("a cgroup");
     let folder = bowline_tests::harness::hierarchy("memory").join(path.trim_start_matches('/'));
     assert_eq!(fs::read_to_string(folder.join(file)).expect("it is there").trim_end(), (64 << 20).to_string());
+}
+
+#[test]
+fn containers_of_a_pod_share_its_namespaces() {
+    let host = Host::new();
+    let podman = Podman::new(&host);
+    let parent = format!("/{}", host.prefix());
+    let infra = ["--infra-image", IMAGE, "--infra-command", "/bin/sleep 1000", "--network", "none"];
+    let create = ["pod", "create", "--name", "pod", "--share", "pid,ipc,uts", "--cgroup-parent", &parent];
+    let pod = podman.call(&[&create[..], &infra].concat()).assert_code(0).out();
+    // In the hierarchies that it does not know.
+    podman.runtime.leaves_cgroup(&pod);
+    let run = podman.command(&["run", "--detach", "--pod", "pod", "--name", "one", IMAGE, "sleep", "2000"]);
+    podman.runtime.apart("podman", run).assert_code(0);
+    podman.call(&["exec", "one", "/bin/sh", "-c", "tr '\\0' ' ' </proc/1/cmdline"]).assert_says("/bin/sleep 1000 ");
+    // The first process of the pod does not end by TERM.
+    podman.call(&["pod", "stop", "--time", "0", "pod"]).assert_code(0);
+    podman.call(&["wait", "one"]).assert_says("137");
+    podman.call(&["pod", "rm", "--force", "pod"]).assert_code(0);
+    podman.runtime.call(&["list", "-q"]).assert_says("");
+}
+
+#[test]
+fn the_caller_s_groups_are_kept_on_request() {
+    let host = Host::new();
+    if host.reference_fails("the annotation is crun's") {
+        return;
+    }
+    let podman = Podman::new(&host);
+    let parent = format!("/{}", host.prefix());
+    let flags = ["--rm", "--user", "1000:2000", "--group-add", "keep-groups"];
+    let run = podman.command(&podman.arguments(&parent, &flags, &["id", "-G"]));
+    let mut command = host.command("setpriv");
+    command.args(["--groups", "4444"]).arg(run.get_program()).args(run.get_args());
+    command.env("CONTAINERS_CONF", host.work().join("containers.conf"));
+    host.execute(command).assert_says("2000 4444");
+}
+
+#[test]
+fn build_runs_its_commands() {
+    let host = Host::new();
+    let podman = Podman::new(&host);
+    host.file("Containerfile", &format!("FROM {IMAGE}\nRUN echo built >/file\n"));
+    let folder = host.work().display().to_string();
+    let build = ["build", "--isolation", "oci", "--network", "none", "--tag", "localhost/built", &folder];
+    podman.call(&build).assert_code(0);
+    let parent = format!("/{}", host.prefix());
+    podman
+        .call(&["run", "--rm", "--network", "none", "--cgroup-parent", &parent, "localhost/built", "cat", "/file"])
+        .assert_says("built");
+}
+
+#[test]
+fn systemd_makes_its_cgroups() {
+    let host = Host::new();
+    if !has_systemd() {
+        return;
+    }
+    let mut podman = Podman::new(&host);
+    podman.manager = "systemd";
+    let flags = ["run", "--detach", "--name", "one", "--network", "none", "--memory", "64m"];
+    let property = ["--annotation", "org.systemd.property.TimeoutStopUSec=uint64 7000000"];
+    let run = podman.command(&[&flags[..], &property, &[IMAGE, "sleep", "1000"]].concat());
+    let ran = podman.runtime.apart("podman", run);
+    let id = ran.assert_code(0).out();
+    let scope = format!("libpod-{id}.scope");
+    let shown =
+        host.execute(with(host.command("systemctl"), &["show", "--property", "TimeoutStopUSec", "--value", &scope]));
+    shown.assert_says("7s");
+    podman.call(&["exec", "one", "true"]).assert_code(0);
+    podman.call(&["rm", "--force", "--time", "0", "one"]).assert_code(0);
+    assert_forgotten(&scope);
+}
+
+fn with(mut command: Command, arguments: &[&str]) -> Command {
+    command.args(arguments);
+    command
 }

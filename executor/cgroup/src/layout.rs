@@ -315,6 +315,30 @@ impl Layout {
         Ok((!cgroup.members.is_empty()).then_some(cgroup))
     }
 
+    /// `cgroup` with the parts of `other` in the hierarchies of `controllers`, such as `cpu,cpuacct`. Only on v1, where each
+    /// hierarchy may have its own path.
+    ///
+    /// # Errors
+    /// `NotFound` for a controller without a hierarchy, or where `other` is not in that; `Unsupported` on v2.
+    pub fn mixed(&self, mut cgroup: Cgroup, other: Option<Cgroup>, controllers: &str) -> Result<Cgroup> {
+        if self.version == Version::V2 {
+            let message = format!("{controllers}: on cgroup v2 one path is for all controllers");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        let mut others = other.map(|other| other.members).unwrap_or_default();
+        let none = |name: &str| Error::new(Kind::NotFound, format!("the hierarchy of {name} has no such cgroup"));
+        let mut done = BTreeSet::new();
+        for name in controllers.split(',') {
+            let index = self.index(name).ok_or_else(|| none(name))?;
+            if done.insert(index) {
+                let at = others.iter().position(|member| member.hierarchy == index).ok_or_else(|| none(name))?;
+                cgroup.members.retain(|member| member.hierarchy != index);
+                cgroup.members.push(others.swap_remove(at));
+            }
+        }
+        Ok(cgroup)
+    }
+
     /// Removes the cgroup with everything below it, then those of its parents that were made with
     /// it, or are bowline's, and have become empty.
     ///

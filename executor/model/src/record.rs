@@ -150,6 +150,8 @@ pub struct Container {
     pub owner: u32,
     /// Whether its processes stay in the session keyring of their starter.
     pub keeps_keyring: bool,
+    /// Whether a service manager waits for its messages.
+    pub notifies: bool,
     /// The process that creates it, until it is created: its pid, and when it started.
     pub creator: Option<(i32, u64)>,
 }

@@ -1,6 +1,8 @@
 //! Creating a container: everything up to its program.
 
+use std::fs::Permissions;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
@@ -10,10 +12,10 @@ use bowline_model::liveness::Live;
 use bowline_spec::id::TaskId;
 use bowline_sys::{self as sys, proc_stat};
 use jiff::Timestamp;
-use oci_spec::runtime::Process;
+use oci_spec::runtime::{Mount, Process, Spec};
 use rustix::fs::{Mode, OFlags};
 
-use super::{Begun, Containers, ORDERS, REPORT, Streams, hand_terminal, streams};
+use super::{Begun, Containers, NOTIFY, NOTIFY_PLACE, NOTIFY_SOCKET, ORDERS, REPORT, Streams, hand_terminal, streams};
 use crate::hostside::task_units as units;
 use crate::hostside::undo::undo;
 use crate::oci::bundle::{self, Configuration};
@@ -39,6 +41,10 @@ pub struct Create {
     pub driver: Driver,
     /// Whether the processes stay in the caller's session keyring.
     pub keeps_keyring: bool,
+    /// Whether the root is moved over the host's, in the place of pivot_root(2).
+    pub moves_root: bool,
+    /// Whether a service manager waits for messages of the container.
+    pub notifies: bool,
     /// The streams of init.
     pub streams: Streams,
     /// Called with init's pidfd and pid once those are recorded, before the container is created: an error undoes it.
@@ -98,6 +104,9 @@ impl Containers {
         };
         let spec = &mut configuration.spec;
         joined_users::complete(spec)?;
+        if wanted.notifies {
+            add_notify(spec, &folder.file(NOTIFY))?;
+        }
         let keeps_groups = spec.annotations().as_ref().is_some_and(|all| all.contains_key(KEEPS_GROUPS));
         if let Some(process) = spec.process_mut() {
             wanted.streams.fit(process)?;
@@ -127,6 +136,7 @@ impl Containers {
             annotations: spec.annotations().clone().unwrap_or_default().into_iter().collect(),
             owner: rustix::process::getuid().as_raw(),
             keeps_keyring: wanted.keeps_keyring,
+            notifies: wanted.notifies,
             creator: proc_stat::started(own).map(|started| (own, started)),
         };
         let record = Record {
@@ -190,7 +200,7 @@ impl Containers {
             keeps_keyring: wanted.keeps_keyring,
             command_folders: &[],
             init: None,
-            additions: &Additions { exact_binds: true, ..Additions::default() },
+            additions: &Additions { exact_binds: true, moves_root: wanted.moves_root, ..Additions::default() },
             start_mark: None,
             successors: Some([orders.as_fd(), report.as_fd()]),
             preserved: wanted.streams.preserved,
@@ -227,6 +237,24 @@ impl Containers {
             }
         }
     }
+}
+
+/// Gives the container a folder in which a socket for its messages comes to be.
+fn add_notify(spec: &mut Spec, folder: &Path) -> Result<()> {
+    let made =
+        std::fs::create_dir(folder).and_then(|()| std::fs::set_permissions(folder, Permissions::from_mode(0o755)));
+    made.doing(Kind::Internal, || format!("cannot make {}", folder.display()))?;
+    let options = ["bind", "ro", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
+    let mut mount = Mount::default();
+    mount.set_destination(NOTIFY_PLACE.into()).set_typ(Some("bind".to_owned()));
+    mount.set_source(Some(folder.to_owned())).set_options(Some(options));
+    spec.mounts_mut().get_or_insert_default().push(mount);
+    if let Some(process) = spec.process_mut() {
+        let env = process.env_mut().get_or_insert_default();
+        env.retain(|variable| !variable.starts_with("NOTIFY_SOCKET="));
+        env.push(format!("NOTIFY_SOCKET={NOTIFY_PLACE}/{NOTIFY_SOCKET}"));
+    }
+    Ok(())
 }
 
 /// Podman's annotation for `--group-add keep-groups`, which crun knows too.

@@ -174,7 +174,8 @@ impl Containers {
         // Without a record nothing was made yet.
         if let Some(record) = record {
             let container = Container { id: id.clone(), record, folder: folder.clone() };
-            let found = container.check_record().and_then(|()| Ok((self.status(&container)?, self.init(&container)?)));
+            let checked = container.check_form().and_then(|()| container.check_named());
+            let found = checked.and_then(|()| Ok((self.status(&container)?, self.init(&container)?)));
             let init = match found {
                 // `undo` ends what is known to belong to it.
                 Err(error) if force && error.kind() == Kind::WrongState => None,

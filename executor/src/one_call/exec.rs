@@ -21,8 +21,8 @@ use crate::view::namespaces::Namespaces;
 pub struct Exec {
     /// The process. What it leaves open, the container's own process says.
     pub process: Process,
-    /// A cgroup below that of the container.
-    pub cgroup: Option<String>,
+    /// Cgroups below that of the container: `PATH` in all hierarchies, or `CONTROLLERS:PATH`.
+    pub cgroups: Vec<String>,
     /// Whether it may be begun in a paused container: it then waits, frozen, until that goes on.
     pub ignores_pause: bool,
     /// Its streams.
@@ -58,6 +58,10 @@ impl Containers {
         match self.status(&container)? {
             Status::Created | Status::Running => {}
             Status::Paused if wanted.ignores_pause => {}
+            Status::Paused => {
+                let message = format!("cannot exec in a paused container: {id}");
+                return Err(Error::new(Kind::WrongState, message).hint("resume it first, or give --ignore-paused"));
+            }
             status => return Err(container.wrong_state(status, "nothing can be executed in it")),
         }
         let stopped = || container.wrong_state(Status::Stopped, "nothing can be executed in it");
@@ -89,8 +93,7 @@ impl Containers {
             init: &init,
             bundle: &bundle,
         };
-        let asked = wanted.cgroup.as_deref().filter(|path| !path.trim_matches('/').is_empty());
-        let below = asked.map(|path| self.below(&container, &cgroup, path)).transpose()?;
+        let below = self.below(&container, &cgroup, &wanted.cgroups)?;
         let entry = below.as_ref().unwrap_or(&cgroup).entry();
         let clone = async |entry| of.clone(&process, &stdio, entry, wanted.streams.preserved).await;
         let cloned = async {
@@ -118,22 +121,32 @@ impl Containers {
         Ok(Begun { terminal: settled?, live })
     }
 
-    /// The cgroup at `path` below that of the container.
+    /// The cgroup at the `asked` paths below that of the container, each for all hierarchies or, as `CONTROLLERS:PATH`, for
+    /// some; `None` where none is asked for.
     ///
     /// # Errors
-    /// `NotFound` where one of the container's hierarchies has none there: the process would not have the limits of that.
-    fn below(&self, container: &Container, own: &Cgroup, path: &str) -> Result<Cgroup> {
-        if path.contains(':') {
-            let message = format!("--cgroup {path}: only one path for all hierarchies is supported");
-            return Err(Error::new(Kind::Unsupported, message));
+    /// `NotFound` where one of these hierarchies has none there: the process would not have the limits of that.
+    fn below(&self, container: &Container, own: &Cgroup, asked: &[String]) -> Result<Option<Cgroup>> {
+        let (layout, mut all) = (self.layout()?, None);
+        for one in asked.iter().filter(|one| !one.trim_matches('/').is_empty()) {
+            let (controllers, path) = one.split_once(':').map_or((None, &**one), |(names, path)| (Some(names), path));
+            let whole = format!("{}/{}", container.record.cgroup, path.trim_matches('/'));
+            let whole =
+                format!("/{}", bowline_cgroup::checked_path(whole.trim_end_matches('/'))?.trim_start_matches('/'));
+            let below = layout.open(&whole)?;
+            let Some(controllers) = controllers else {
+                let is_whole = |below: &Cgroup| layout.files_of(below).len() == layout.files_of(own).len();
+                let none = || Error::new(Kind::NotFound, format!("cgroup {whole} does not exist in all hierarchies"));
+                all = Some(below.filter(is_whole).ok_or_else(none)?);
+                continue;
+            };
+            let gone = || Error::new(Kind::WrongState, format!("cgroup {} has gone", container.record.cgroup));
+            let base =
+                all.map_or_else(|| layout.open(&container.record.cgroup), |all| Ok(Some(all)))?.ok_or_else(gone)?;
+            let mixed = layout.mixed(base, below, controllers);
+            all = Some(mixed.map_err(|error| error.within(format_args!("--cgroup {one}")))?);
         }
-        let whole = format!("{}/{}", container.record.cgroup, path.trim_matches('/'));
-        let path = bowline_cgroup::checked_path(&whole)?;
-        let layout = self.layout()?;
-        let below = layout.open(&format!("/{}", path.trim_start_matches('/')))?;
-        let is_whole = |below: &Cgroup| layout.files_of(below).len() == layout.files_of(own).len();
-        let none = || Error::new(Kind::NotFound, format!("cgroup {whole} does not exist in all hierarchies"));
-        below.filter(is_whole).ok_or_else(none)
+        Ok(all)
     }
 }
 

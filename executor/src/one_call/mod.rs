@@ -44,6 +44,11 @@ use crate::rights::seccomp::{self, Filter, Profile};
 const ORDERS: &str = "orders";
 const REPORT: &str = "report";
 
+/// The folder that the container has at [`NOTIFY_PLACE`], and the socket in it: where runc has them.
+const NOTIFY: &str = "notify";
+const NOTIFY_SOCKET: &str = "notify.sock";
+const NOTIFY_PLACE: &str = "/run/notify";
+
 /// The containers of one state folder.
 pub struct Containers {
     state: StateDir,
@@ -101,6 +106,8 @@ pub struct Streams {
     pub listening: u32,
     /// The size of its terminal, if its configuration names none.
     pub size: WindowSize,
+    /// Whether its terminal leaves the ends of lines as they are: nobody looks at them by a terminal.
+    pub keeps_lines: bool,
     /// Whether the caller takes [`Begun::terminal`].
     pub attached: bool,
 }
@@ -159,22 +166,23 @@ impl Containers {
     /// The container `id`.
     ///
     /// # Errors
-    /// `NotFound` where there is none; `Damaged` where its record cannot be read.
+    /// `NotFound` where there is none; `Damaged` where its record cannot be read; `WrongState` for that of a newer bowline.
     pub fn find(&self, id: &str) -> Result<Container> {
         let id = TaskId::of_container(id).map_err(|_| missing(id))?;
         self.state.check()?;
         let folder = self.state.folder(&id).pinned().map_err(|error| said(error, &id))?;
         let record = folder.record().map_err(|error| said(error, &id))?.ok_or_else(|| missing(&id))?;
-        Ok(Container { id, record, folder })
+        let container = Container { id, record, folder };
+        container.check_form().map(|()| container)
     }
 
     /// Like [`Containers::find`], for a call that acts on the container: its record can be trusted.
     ///
     /// # Errors
-    /// As [`Containers::find`] and [`Container::check_record`].
+    /// As [`Containers::find`] and [`Container::check_named`].
     fn to_act_on(&self, id: &str) -> Result<Container> {
         let container = self.find(id)?;
-        container.check_record().map(|()| container)
+        container.check_named().map(|()| container)
     }
 
     /// Init, if it has not ended: a zombie has.
@@ -305,12 +313,19 @@ fn is_gone(error: &Error) -> bool {
 }
 
 impl Container {
+    /// Checks that the record can be read as it was meant.
+    ///
+    /// # Errors
+    /// `WrongState` for that of a newer bowline.
+    fn check_form(&self) -> Result<()> {
+        self.folder.check_form().map_err(|newer| self.refused(newer.message()))
+    }
+
     /// Checks that the record can be trusted by a call that acts on the container.
     ///
     /// # Errors
-    /// `WrongState` for a record of a newer bowline, and for one that names what is not the container's.
-    fn check_record(&self) -> Result<()> {
-        self.folder.check_form().map_err(|newer| self.refused(newer.message()))?;
+    /// `WrongState` for one that names what is not the container's.
+    fn check_named(&self) -> Result<()> {
         self.record.check_plain().map_err(|why| self.refused(why))?;
         if is_anothers_place(&self.folder, &self.record) {
             return Err(self.refused("`cgroup` in its record is not what its configuration asks for"));
@@ -332,6 +347,12 @@ impl Container {
     /// The pid of init, 0 once that has ended.
     pub fn pid(&self) -> i32 {
         self.record.pid.filter(|_| self.runs()).unwrap_or_default()
+    }
+
+    /// Where a service manager's socket is to be, if one was there as it was created.
+    pub fn notify_socket(&self) -> Option<PathBuf> {
+        let notifies = self.record.container.as_ref().is_some_and(|container| container.notifies);
+        notifies.then(|| self.folder.file(NOTIFY).join(NOTIFY_SOCKET))
     }
 
     /// The process that creates the container, if it still does.
@@ -391,7 +412,8 @@ impl Container {
 fn streams(spec: &Spec, process: &Process, asked: &Streams) -> Result<(Stdio, Option<Awaited>)> {
     asked.fit(process)?;
     if process.terminal() == Some(true) {
-        let (wish, awaited) = io::wish(asked.size.or_of(process))?;
+        let (mut wish, awaited) = io::wish(asked.size.or_of(process))?;
+        wish.keeps_lines = asked.keeps_lines;
         let stdio =
             Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish), kept: Vec::new() };
         return Ok((stdio, Some(awaited)));

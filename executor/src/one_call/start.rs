@@ -13,12 +13,13 @@ use crate::start::hooks::{Container as Hooked, Point};
 use crate::start::launch::Held;
 
 impl Containers {
-    /// Has init execute the program; returns once it does, and the poststart hooks have run.
+    /// Has init execute the program; returns once it does, and the poststart hooks have run. `before` is called for a container
+    /// that can be started, before that.
     ///
     /// # Errors
     /// `WrongState` where the container was started before, is paused, or has ended; why the program cannot be executed;
     /// the first poststart hook that fails, which ends the container.
-    pub async fn start(&self, id: &str) -> Result<Container> {
+    pub async fn start(&self, id: &str, before: impl FnOnce(&Container) -> Result<()>) -> Result<Container> {
         let mut container = self.find(id)?;
         let owner = container.folder.owner().map_err(|error| said(error, &container.id))?;
         let Owner::Nobody(lock) = owner else { return Err(busy(&container.id)) };
@@ -42,6 +43,7 @@ impl Containers {
         // Before the order, which cannot be taken back where the disk is full. Whether it was given, the FIFO tells.
         container.record.started_at = Some(Timestamp::now());
         container.folder.write_record(&container.record)?;
+        before(&container)?;
         let held = Held::again(orders, report, hooked.has(Point::StartContainer))?;
         let ended = init.pidfd.try_clone().doing(Kind::Internal, || "cannot watch init")?;
         tokio::select! {

@@ -32,6 +32,22 @@ pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()) };
 }
 
+/// Has each of `signals` end this process until its next execve: to the first process of a pid namespace the kernel delivers
+/// none that it does not handle.
+pub fn exit_on(signals: &[c_int]) -> io::Result<()> {
+    extern "C" fn exit(signal: c_int) {
+        super::exit_now(128 + signal)
+    }
+    for &signal in signals {
+        // SAFETY: sigaction is plain data: no flags, an empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = exit as *const () as usize;
+        // SAFETY: the handler makes one call, which is safe in any handler; the action is valid, no old one is asked for.
+        check(unsafe { libc::sigaction(signal, &action, ptr::null_mut()) }.into())?;
+    }
+    Ok(())
+}
+
 /// The signals that the calling process ignores or handles: all of them where `/proc` does not tell.
 pub fn changed_signals() -> impl Iterator<Item = c_int> {
     let status = read_kernel_text("/proc/self/status").unwrap_or_default();

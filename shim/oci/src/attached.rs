@@ -20,6 +20,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
+use crate::notify::Notify;
+
 /// Signals that are not passed on: they tell of this process's own children, terminal or faults.
 const OWN: [i32; 9] = [
     libc::SIGCHLD,
@@ -99,12 +101,12 @@ impl Drop for Raw {
     }
 }
 
-/// Follows a child of this process to its end; returns its code as a shell does: 128 and the signal for one that a signal
+/// Follows a child of this process to its end, and passes on that it is ready; returns its code as a shell does: 128 and the signal for one that a signal
 /// has ended.
 ///
 /// # Errors
 /// `Internal` where it cannot be waited for.
-pub fn follow(begun: Begun, signals: &Signals) -> Result<u8> {
+pub fn follow(begun: Begun, signals: &Signals, mut notify: Option<Notify>) -> Result<u8> {
     let Begun { live, terminal } = begun;
     let mut relay = terminal.map(Relay::begin).transpose()?;
     let mut has_ended = false;
@@ -113,13 +115,15 @@ pub fn follow(begun: Begun, signals: &Signals) -> Result<u8> {
             PollFd::from_borrowed_fd(live.pidfd.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.0.as_fd(), PollFlags::IN),
         ];
-        watched.extend(relay.iter().flat_map(Relay::watched));
+        watched.extend(notify.iter().map(Notify::watched).chain(relay.iter().flat_map(Relay::watched)));
         match poll(&mut watched, None) {
             Err(Errno::INTR) => continue,
             polled => polled.doing(Kind::Internal, || "cannot wait for a process")?,
         };
         has_ended = !watched[0].revents().is_empty();
         drop(watched);
+        // This process is the manager's main process.
+        notify.take_if(|notify| notify.pass_ready(None));
         while let Some(signal) = signals.next() {
             match (signal, &relay) {
                 (libc::SIGWINCH, Some(relay)) => relay.resize(),

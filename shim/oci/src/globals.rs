@@ -25,7 +25,7 @@ pub const FLAGS: &[Flag] = &[
     value(&["cgroup-manager"]),
     value(&["criu"]),
     value(&["rootless"]),
-    switch(&["version", "v"]),
+    switch(&["version", "v", "V"]),
     switch(&["help", "h"]),
 ];
 

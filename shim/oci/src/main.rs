@@ -13,6 +13,7 @@ mod attached;
 mod commands;
 mod globals;
 mod handing;
+mod notify;
 mod process;
 mod seal;
 mod state;
@@ -69,10 +70,11 @@ fn run(arguments: &[String], log: &mut Option<Log>) -> bowline_executor::Result<
         match &of_log {
             Some(log) => log.write(&level, &message),
             // Stderr may be the container's own.
-            None if is_debugged => drop(writeln!(std::io::stderr().lock(), "{level}: {message}")),
+            None if is_debugged => drop(writeln!(std::io::stderr().lock(), "level={level} msg={message:?}")),
             None => {}
         }
     });
+    tracing::debug!(version = bowline_executor::VERSION, arguments = ?rest, "called");
     if flags.is_on("version") {
         return commands::version();
     }

@@ -1,8 +1,10 @@
 //! The process of an `exec`, from a file or from flags.
 
-use std::path::Path;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 
-use bowline_executor::internal::{parse_process, read_regular_file};
+use bowline_executor::internal::{parse_process, read_up_to};
 use bowline_model::{Doing, Error, Kind, Result};
 use oci_spec::runtime::Process;
 use serde_json::{Value, json};
@@ -12,21 +14,42 @@ use crate::arguments::{Given, usage};
 /// The most bytes of a process's file.
 const LARGEST: u64 = 1 << 20;
 
-/// The process that is asked for. `config` reads the container's configuration, which a file has no need of.
+/// Reads the file of a process, which may be a pipe of the caller's: `--process <(…)`.
+///
+/// # Errors
+/// `Usage` where it cannot be read.
+pub fn read(path: &str) -> Result<Vec<u8>> {
+    let read = || {
+        // A FIFO without a writer is empty.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        rustix::io::ioctl_fionbio(&file, false)?;
+        let kind = file.metadata()?.file_type();
+        if kind.is_file() || kind.is_fifo() {
+            return read_up_to(file, LARGEST);
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a file nor a pipe"))
+    };
+    read().doing(Kind::Usage, || format!("--process: cannot read {path}"))
+}
+
+/// The process that is asked for, by the `text` of its file or by flags. `config` reads the container's configuration, which
+/// a file has no need of.
 ///
 /// # Errors
 /// `Usage` for flags that contradict each other; `BadSpec` naming a field.
-pub fn of(flags: &Given, command: &[String], config: impl FnOnce() -> Result<Value>) -> Result<Process> {
-    let value = match flags.value("process") {
-        Some(path) => {
-            let what = || format!("--process: cannot read {path}");
-            let text = read_regular_file(Path::new(path), LARGEST).doing(Kind::Usage, what)?;
-            let value: Value = serde_json::from_slice(&text).doing(Kind::BadSpec, || format!("--process: {path}"))?;
-            value
+pub fn of(
+    flags: &Given,
+    text: Option<&[u8]>,
+    command: &[String],
+    config: impl FnOnce() -> Result<Value>,
+) -> Result<Process> {
+    let mut value = match text {
+        Some(text) => {
+            let what = || format!("--process: {}", flags.value("process").unwrap_or_default());
+            serde_json::from_slice(text).doing(Kind::BadSpec, what)?
         }
         None => of_flags(flags, command, &config()?["process"])?,
     };
-    let mut value = value;
     if flags.is_on("tty") {
         value["terminal"] = json!(true);
     }
@@ -77,8 +100,10 @@ fn of_flags(flags: &Given, command: &[String], own: &Value) -> Result<Value> {
         process["noNewPrivileges"] = json!(true);
     }
     for capability in flags.values("cap").flat_map(|all| all.split(',')) {
-        // As runc: not ambient, and not inheritable.
-        for set in ["bounding", "effective", "permitted"] {
+        // As runc: not inheritable, and ambient where the container's own process may inherit it.
+        let is_inherited =
+            own["capabilities"]["inheritable"].as_array().is_some_and(|all| all.contains(&json!(capability)));
+        for set in ["bounding", "effective", "permitted"].into_iter().chain(is_inherited.then_some("ambient")) {
             let set = &mut process["capabilities"][set];
             let mut all = set.as_array().cloned().unwrap_or_default();
             all.push(json!(capability));

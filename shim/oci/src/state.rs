@@ -1,34 +1,84 @@
 //! The state of containers as JSON, and as tables for people.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use bowline_executor::internal::{Container, Containers, Status};
-use bowline_model::{Doing, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// The newest version of the specification that is followed.
 pub const SPECIFICATION: &str = "1.3.0";
 
-/// The state of one container (OCI runtime specification, "State"), with runc's fields besides.
-pub fn json(containers: &Containers, container: &Container) -> Result<Value> {
-    let status = containers.status(container)?;
-    let recorded = container.record.container.clone().unwrap_or_default();
-    let version = Some(recorded.oci_version.as_str()).filter(|version| !version.is_empty()).unwrap_or(SPECIFICATION);
-    let mut state = json!({
-        "ociVersion": version,
-        "id": container.id.as_str(),
-        "pid": if status == Status::Stopped { 0 } else { container.pid() },
-        "status": status.as_str(),
-        "bundle": recorded.bundle,
-        "rootfs": recorded.rootfs,
-        "created": container.record.created_at.to_string(),
-        "owner": owner(recorded.owner),
-    });
-    if !recorded.annotations.is_empty() {
-        state["annotations"] = json!(recorded.annotations);
+/// The state of one container (OCI runtime specification, "State"), with runc's fields besides, in runc's order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    oci_version: String,
+    id: String,
+    pid: i32,
+    status: &'static str,
+    bundle: PathBuf,
+    rootfs: PathBuf,
+    created: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
+    owner: String,
+    /// Why nothing else is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl State {
+    /// The state of a container.
+    pub fn of(containers: &Containers, container: &Container) -> Result<State> {
+        let status = containers.status(container)?;
+        let recorded = container.record.container.clone().unwrap_or_default();
+        let version = Some(recorded.oci_version).filter(|version| !version.is_empty());
+        Ok(State {
+            oci_version: version.unwrap_or_else(|| SPECIFICATION.to_owned()),
+            id: container.id.to_string(),
+            pid: if status == Status::Stopped { 0 } else { container.pid() },
+            status: status.as_str(),
+            bundle: recorded.bundle,
+            rootfs: recorded.rootfs,
+            created: container.record.created_at.to_string(),
+            annotations: recorded.annotations,
+            owner: owner(recorded.owner),
+            error: None,
+        })
     }
-    Ok(state)
+
+    /// One that cannot be read is a row too.
+    fn unknown(id: &TaskId, error: &Error) -> State {
+        State {
+            oci_version: SPECIFICATION.to_owned(),
+            id: id.to_string(),
+            pid: 0,
+            status: "unknown",
+            bundle: PathBuf::new(),
+            rootfs: PathBuf::new(),
+            created: String::new(),
+            annotations: BTreeMap::new(),
+            owner: String::new(),
+            error: Some(error.message().to_owned()),
+        }
+    }
+
+    /// The cells of its row.
+    fn cells(&self) -> Vec<String> {
+        let bundle = self.bundle.display().to_string();
+        vec![
+            self.id.clone(),
+            self.pid.to_string(),
+            self.status.to_owned(),
+            bundle,
+            self.created.clone(),
+            self.owner.clone(),
+        ]
+    }
 }
 
 /// The name of a user, empty where nothing tells it.
@@ -40,17 +90,6 @@ fn owner(uid: u32) -> String {
     name.unwrap_or_default()
 }
 
-/// One that cannot be read is a row too, with its error in the place of its status.
-fn row(containers: &Containers, id: &TaskId, found: Result<Container>) -> Value {
-    match found.and_then(|container| json(containers, &container)) {
-        Ok(state) => state,
-        Err(error) => json!({
-            "ociVersion": SPECIFICATION, "id": id.as_str(), "pid": 0, "status": "unknown", "bundle": "", "rootfs": "",
-            "created": "", "owner": "", "error": error.message(),
-        }),
-    }
-}
-
 /// Prints all containers.
 pub fn list(containers: &Containers, as_json: bool, quiet: bool) -> Result<()> {
     let all = containers.all()?;
@@ -58,18 +97,18 @@ pub fn list(containers: &Containers, as_json: bool, quiet: bool) -> Result<()> {
         let ids: String = all.iter().map(|(id, _)| format!("{id}\n")).collect();
         return print(&ids);
     }
-    let rows: Vec<Value> = all.into_iter().map(|(id, found)| row(containers, &id, found)).collect();
+    let found = all.iter().map(|(id, found)| match found {
+        Ok(container) => State::of(containers, container).unwrap_or_else(|error| State::unknown(id, &error)),
+        Err(error) => State::unknown(id, error),
+    });
+    let rows: Vec<State> = found.collect();
     if as_json {
-        return print(&format!("{}\n", if rows.is_empty() { Value::Null } else { Value::Array(rows) }));
+        // As runc has it.
+        let rows = Some(rows).filter(|rows| !rows.is_empty());
+        return print(&(serde_json::to_string(&rows).doing(Kind::Internal, || "cannot write JSON")? + "\n"));
     }
     let heads = ["ID", "PID", "STATUS", "BUNDLE", "CREATED", "OWNER"].map(str::to_owned).to_vec();
-    let text = |row: &Value, field: &str| match &row[field] {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let fields = ["id", "pid", "status", "bundle", "created", "owner"];
-    let cells = rows.iter().map(|row| fields.iter().map(|field| text(row, field)).collect::<Vec<_>>());
-    print(&table(std::iter::once(heads).chain(cells).collect()))
+    print(&table(std::iter::once(heads).chain(rows.iter().map(State::cells)).collect()))
 }
 
 /// Lines of cells, each column as wide as its widest cell.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, namespace_of, process_exists};
+use bowline_tests::harness::{cgroup_of, eventually, hierarchy, namespace_of, only_v2, process_exists};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::json;
@@ -197,6 +197,43 @@ fn it_is_refused_in_a_stopped_container() {
     let ran = container.sh(&[], "true");
     ran.assert_code(255);
     assert!(ran.err().contains("stopped"), "{ran}");
+}
+
+#[test]
+fn cgroup_puts_it_into_those_of_some_controllers() {
+    let host = Host::new();
+    if only_v2() {
+        return;
+    }
+    let runtime = host.oci();
+    let container = runtime.started(runtime.bundle().script(SLEEPS));
+    let own = cgroup_of(container.pid());
+    for controller in ["pids", "freezer", "memory"] {
+        let folder = hierarchy(controller).join(own[controller].trim_start_matches('/')).join("below");
+        fs::create_dir(folder).expect("root may");
+    }
+    let flags = ["--cgroup", "pids:below", "--cgroup", "freezer:below"];
+    let ran = container.exec(&flags, &["cat", "/proc/self/cgroup"]);
+    for line in ran.assert_code(0).out().lines() {
+        let is_below = [":pids:", ":freezer:"].iter().any(|name| line.contains(name));
+        assert_eq!(line.ends_with("/below"), is_below, "{ran}");
+    }
+    let ran = container.exec(&["--cgroup", "pids:nowhere"], &["true"]);
+    ran.assert_code(255);
+    container.exec(&["--cgroup", "devices:below"], &["true"]).assert_code(255);
+}
+
+#[test]
+fn the_file_of_a_process_may_be_a_pipe_of_the_caller() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let container = runtime.started(runtime.bundle().script(SLEEPS));
+    let file = container.process_file(&["echo", "hello"], |_| {});
+    let exec = runtime.command(&["exec", "--process", "/dev/fd/7", &container.id]);
+    let mut command = host.command("bash");
+    command.args(["-c", &format!("exec 7< <(cat {file}); exec \"$@\""), "bash"]);
+    command.arg(exec.get_program()).args(exec.get_args());
+    host.execute(command).assert_says("hello");
 }
 
 #[test]

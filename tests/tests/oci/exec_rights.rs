@@ -52,6 +52,20 @@ fn cap_adds_a_capability() {
 }
 
 #[test]
+fn cap_adds_an_ambient_capability_that_the_container_may_inherit() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let bundle = runtime.bundle().script(SLEEPS).edit(|config| {
+        for set in ["bounding", "effective", "permitted", "inheritable"] {
+            config["process"]["capabilities"][set] = json!(["CAP_CHOWN"]);
+        }
+    });
+    let container = runtime.started(bundle);
+    let flags = ["--cap", "CAP_CHOWN", "--cap", "CAP_KILL"];
+    container.sh(&flags, &status("CapAmb")).assert_says(OF_CHOWN);
+}
+
+#[test]
 fn a_process_without_capabilities_has_those_of_the_container() {
     let host = Host::new();
     let runtime = host.oci();

@@ -1,8 +1,8 @@
 //! `kill`: signals by name and number, and which processes get them.
 
 use bowline_tests::Host;
-use bowline_tests::harness::eventually;
 use bowline_tests::harness::oci::{Container, Runtime};
+use bowline_tests::harness::{eventually, status_lines};
 
 use super::SLEEPS;
 
@@ -159,4 +159,23 @@ fn sigkill_goes_to_all_who_share_a_pid_namespace() {
     container.wait_for("ready");
     container.kill("KILL").assert_code(0);
     eventually("they end", || runtime.cgroup(&container.bundle).pids().is_empty().then_some(()));
+}
+
+#[test]
+fn a_created_init_ends_by_a_signal_of_anybody() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let container = runtime.created(runtime.bundle().script(SLEEPS));
+    let pid = rustix::process::Pid::from_raw(container.pid()).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
+    container.wait_until("stopped");
+}
+
+#[test]
+fn a_program_that_has_begun_has_no_handler_of_its_creator() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let container = runtime.started(runtime.bundle().script(SLEEPS));
+    container.wait_for("ready");
+    assert!(status_lines(container.pid(), &["SigCgt"]).ends_with("0000000000000000"));
 }

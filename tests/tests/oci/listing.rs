@@ -5,6 +5,7 @@ use std::fs;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::is_reference;
 use bowline_tests::harness::oci::program;
+use bowline_tests::harness::only_v2;
 use serde_json::{Value, json};
 
 use super::SLEEPS;
@@ -203,6 +204,44 @@ fn spec_writes_a_configuration_that_runs() {
     config["linux"]["cgroupsPath"] = bundle.config["linux"]["cgroupsPath"].clone();
     let bundle = bundle.write(&config.to_string());
     runtime.run(&bundle, &[]).assert_says("hello");
+}
+
+#[test]
+fn a_row_of_json_begins_with_the_version_and_the_id() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let container = runtime.created(runtime.bundle().script(SLEEPS));
+    let text = runtime.call(&["list", "-f", "json"]).out();
+    let id = format!(",\"id\":\"{}\",\"pid\":", container.id);
+    assert!(text.starts_with("[{\"ociVersion\":\"") && text.contains(&id), "{text}");
+}
+
+#[test]
+fn spec_asks_for_a_cgroup_namespace_on_v2_alone() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let folder = host.work().join("spec");
+    fs::create_dir(&folder).expect("ours");
+    runtime.call(&["spec", "--bundle", folder.to_str().expect("ASCII")]).assert_code(0);
+    let text = fs::read_to_string(folder.join("config.json")).expect("it was written");
+    let config: Value = serde_json::from_str(&text).expect("JSON");
+    let namespaces = config["linux"]["namespaces"].as_array().expect("a list");
+    assert_eq!(namespaces.iter().any(|namespace| namespace["type"] == "cgroup"), only_v2());
+}
+
+#[test]
+fn debug_says_what_is_called() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let log = host.work().join("log");
+    let log = log.to_str().expect("ASCII");
+    let bundle = runtime.bundle().script("exit 0");
+    let path = bundle.path.to_str().expect("ASCII");
+    let flags = ["--debug", "--log", log, "--log-format", "json"];
+    runtime.call(&[&flags[..], &["run", "--bundle", path, &bundle.id]].concat()).assert_code(0);
+    let text = fs::read_to_string(log).expect("it is there");
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    assert!(lines.into_iter().any(|line| line["level"] == "debug"), "{text}");
 }
 
 #[test]

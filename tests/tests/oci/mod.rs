@@ -11,6 +11,7 @@ mod kill;
 mod killed;
 mod life;
 mod listing;
+mod notify;
 mod parents;
 mod podman;
 mod records;

@@ -125,6 +125,12 @@ fn a_record_of_a_later_version_is_refused() {
     let whole = read(&file);
     edit(&file, |record| record["version"] = json!(1000));
     assert_refused(&container, &["version: its form is 1000"]);
+    for reads in ["state", "ps"] {
+        let ran = container.call(reads, &[]);
+        ran.assert_code(1);
+        assert!(ran.err().contains("version: its form is 1000"), "{ran}");
+    }
+    assert_eq!(runtime.call(&["list", "-f", "json"]).assert_code(0).json()[0]["status"], "unknown");
     assert!(process_exists(pid));
     for path in ["", "/", "..", "x"] {
         fs::write(&file, &whole).expect("ours");

@@ -106,3 +106,18 @@ fn poststop_hooks_run_before_it_returns() {
     runtime.run(&bundle, &[]).assert_code(0);
     assert!(file.exists());
 }
+
+#[test]
+fn without_pivot_root_its_root_is_its_own_all_the_same() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let bundle = runtime
+        .bundle()
+        .script("test ! -e /usr/bin/env && ls -d /proc/1 /sys/kernel; echo mine >/mark; exec sleep 1000");
+    let container = runtime.created_with(bundle, &["--no-pivot"]);
+    container.call("start", &[]).assert_code(0);
+    container.wait_for("/proc/1\n/sys/kernel\n");
+    container.sh(&[], "cat /mark; cd /; cd ..; ls -d mark").assert_says("mine\nmark");
+    // What was taken away below it is the host's still.
+    assert!(std::path::Path::new("/proc/self/status").exists() && std::path::Path::new("/sys/kernel").exists());
+}

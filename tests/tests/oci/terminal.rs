@@ -1,5 +1,6 @@
 //! Terminals: sent to a console socket, or relayed to the caller's.
 
+use std::fs;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -146,6 +147,20 @@ fn run_relays_the_terminal() {
     terminal.type_keys("knot\r");
     terminal.wait_for("<knot>");
     terminal.finish().assert_code(3);
+}
+
+#[test]
+fn lines_that_go_to_no_terminal_end_as_they_do() {
+    let host = Host::new();
+    let runtime = host.oci();
+    let bundle = runtime.bundle().terminal().script("echo one; echo two");
+    let run = runtime.run_command(&bundle, &[]);
+    let out = host.work().join("out");
+    let mut command = host.command("sh");
+    command.args(["-c", &format!("exec \"$@\" >{}", out.display()), "sh"]);
+    command.arg(run.get_program()).args(run.get_args());
+    host.command_in_terminal(&command).finish().assert_code(0);
+    assert_eq!(fs::read_to_string(out).expect("it was written"), "one\ntwo\n");
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub struct Wish {
     pub socket: OwnedFd,
     /// The size that the terminal has at first.
     pub size: WindowSize,
+    /// Whether the ends of lines stay as they are, without a return before each.
+    pub keeps_lines: bool,
 }
 
 /// The shim's end of the socket in a [`Wish`].
@@ -76,7 +78,7 @@ pub struct Terminal {
 pub fn wish(size: WindowSize) -> Result<(Wish, Awaited)> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, socket) = pair.doing(Kind::Internal, || "cannot make a socket for a terminal")?;
-    Ok((Wish { socket, size }, Awaited(ours)))
+    Ok((Wish { socket, size, keeps_lines: false }, Awaited(ours)))
 }
 
 impl Awaited {

@@ -208,6 +208,10 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
     // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then. An init
     // that its creator leaves has no more rights than the program, as with runc: an exec may come first.
     let early = payload.notify.is_some() || successors.is_some();
+    if successors.is_some() {
+        // Anybody may end it, as runc's: nobody passes signals on to it.
+        sys::exit_on(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]).doing(Kind::Internal, || "cannot handle signals")?;
+    }
     let has_hooks = container.has(Point::StartContainer);
     let tell = |byte| sys::write_fd(report.get(), &[byte]).doing(Kind::Internal, || "the shim has gone");
     let mark = || {

@@ -8,6 +8,7 @@ use bowline_error::{Doing, Kind, Result};
 use oci_spec::runtime::Process;
 use rustix::fs::Uid;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::termios::{OptionalActions, OutputModes, tcgetattr, tcsetattr};
 
 use crate::output::io::Wish;
 use crate::view::rootfs::Pty;
@@ -18,6 +19,11 @@ pub fn take(wish: &Wish, process: &Process, pty: &Pty) -> Result<()> {
     // The terminal belongs to its user; its group stays that of all terminals.
     rustix::fs::fchown(&pty.slave, Some(Uid::from_raw(process.user().uid())), None).doing(Kind::Internal, what)?;
     wish.size.set(&pty.slave)?;
+    if wish.keeps_lines {
+        let mut modes = tcgetattr(&pty.slave).doing(Kind::Internal, what)?;
+        modes.output_modes.remove(OutputModes::ONLCR);
+        tcsetattr(&pty.slave, OptionalActions::Now, &modes).doing(Kind::Internal, what)?;
+    }
     let fds = [pty.master.as_fd(), pty.slave.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

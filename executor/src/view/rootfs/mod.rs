@@ -21,6 +21,7 @@ mod host_view;
 mod inside;
 mod label;
 pub mod layers;
+mod moved_root;
 mod options;
 mod owners;
 mod propagation;
@@ -82,6 +83,8 @@ pub struct Additions {
     pub has_default_name: bool,
     /// Variables of its command alone: see [`Service`](crate::view::service::Service).
     pub service: Vec<String>,
+    /// Whether the root is moved over that of the host, which pivot_root(2) cannot replace where it is a ramfs.
+    pub moves_root: bool,
     /// Destinations of mounts that must not be made in the root: the folder that lacks one is covered by a view of it.
     pub covered: Vec<PathBuf>,
 }
@@ -153,8 +156,10 @@ pub fn enter(
     }
     propagation.apply_below(&sources.trees, root)?;
     let copy = shared.map(|shared| leave(&sources.trees, root, shared)).transpose()?;
-    if copy.is_none() {
-        pivot(&sources.trees, root)?;
+    match (&copy, additions.moves_root) {
+        (Some(_), _) => {}
+        (None, true) => moved_root::enter(root)?,
+        (None, false) => pivot(&sources.trees, root)?,
     }
     // Only now, because a shared mount cannot become the root.
     propagation.apply(&sources.trees, copy.as_ref().map_or(root, OwnedFd::as_fd))?;

@@ -8,7 +8,6 @@ use crate::arguments::{Flag, switch, usage, value};
 use crate::attached::{self, Signals};
 use crate::globals;
 use crate::process;
-use crate::seal::seal;
 
 pub const FLAGS: &[Flag] = &[
     value(&["console-socket"]),
@@ -32,26 +31,26 @@ pub const FLAGS: &[Flag] = &[
 
 /// Runs a process in a container; its code is the command's, unless it is detached.
 pub fn exec(call: &Call<'_>) -> Result<u8> {
-    seal()?;
     let flags = &call.flags;
     let Some((id, command)) = call.arguments.split_first() else {
         return Err(usage("the id of a container is missing"));
     };
     let detached = flags.is_on("detach");
-    let streams = create::streams(flags, call.inherited, !detached)?;
+    let streams = create::streams(flags, &call.inherited, !detached)?;
     let containers = globals::containers(call.globals)?;
-    let process = process::of(flags, command, || containers.find(id)?.config())?;
+    let text = call.inherited.process.clone().transpose()?;
+    let process = process::of(flags, text.as_deref(), command, || containers.find(id)?.config())?;
     let signals = if detached { None } else { Some(Signals::begin()?) };
     let wanted = ContainerExec {
         process,
-        cgroup: flags.value("cgroup").map(str::to_owned),
+        cgroups: flags.values("cgroup").map(str::to_owned).collect(),
         ignores_pause: flags.is_on("ignore-paused"),
         streams,
     };
     let known = create::known(flags)?;
     let begun = run_call(async || containers.exec(id, wanted, known).await)?;
     match signals {
-        Some(signals) => attached::follow(begun, &signals),
+        Some(signals) => attached::follow(begun, &signals, None),
         None => Ok(0),
     }
 }

@@ -1,8 +1,9 @@
 //! What changes the state of a container: `start`, `kill`, `pause`, `resume`, `delete`.
 
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 
-use bowline_executor::internal::{Containers, run_call};
+use bowline_executor::internal::{Container, Containers, run_call};
 use bowline_model::Result;
 use bowline_spec::signal::Signal;
 use regex_lite::Regex;
@@ -10,6 +11,7 @@ use regex_lite::Regex;
 use super::Call;
 use crate::arguments::{Flag, switch, usage};
 use crate::globals;
+use crate::notify::Notify;
 
 pub const OF_KILL: &[Flag] = &[switch(&["all", "a"]), switch(&["regex", "r"])];
 pub const OF_DELETE: &[Flag] = &[switch(&["force", "f"]), switch(&["regex", "r"])];
@@ -18,7 +20,13 @@ pub const OF_DELETE: &[Flag] = &[switch(&["force", "f"]), switch(&["regex", "r"]
 pub fn start(call: &Call<'_>) -> Result<u8> {
     let containers = globals::containers(call.globals)?;
     let id = call.id()?;
-    run_call(async || containers.start(id).await).map(|_| 0)
+    let mut notify = None;
+    let begin = |container: &Container| Notify::begin(container).map(|begun| notify = begun);
+    let started = run_call(async || containers.start(id, begin).await)?;
+    if let Some((notify, init)) = notify.zip(started.record.live_init()?) {
+        notify.wait(init.pid, init.pidfd.as_fd())?;
+    }
+    Ok(0)
 }
 
 /// Sends a signal, by default SIGTERM.

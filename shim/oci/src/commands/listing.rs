@@ -8,7 +8,7 @@ use bowline_model::{Doing, Error, Kind, Result};
 use super::Call;
 use crate::arguments::{Flag, switch, usage, value};
 use crate::globals;
-use crate::state::{self, print};
+use crate::state::{self, State, print};
 
 pub const OF_LIST: &[Flag] = &[value(&["format", "f"]), switch(&["quiet", "q"])];
 pub const OF_PS: &[Flag] = &[value(&["format", "f"])];
@@ -24,8 +24,9 @@ fn is_json(call: &Call<'_>) -> Result<bool> {
 
 pub fn state(call: &Call<'_>) -> Result<u8> {
     let containers = globals::containers(call.globals)?;
-    let state = state::json(&containers, &containers.find(call.id()?)?)?;
-    print(&format!("{state:#}\n")).map(|()| 0)
+    let state = State::of(&containers, &containers.find(call.id()?)?)?;
+    let text = serde_json::to_string_pretty(&state).doing(Kind::Internal, || "cannot write JSON")?;
+    print(&(text + "\n")).map(|()| 0)
 }
 
 pub fn list(call: &Call<'_>) -> Result<u8> {

@@ -10,6 +10,7 @@ use bowline_executor::VERSION;
 use bowline_model::{Error, Kind, Result};
 
 use crate::arguments::{Flag, Given, usage};
+use crate::seal::seal;
 use crate::state::{SPECIFICATION, print};
 use create::Inherited;
 
@@ -76,16 +77,21 @@ fn parse(command: &Command, arguments: &[String]) -> Result<(Given, Vec<String>)
     crate::arguments::parse(arguments, &known, !["exec", "ps"].contains(&command.name))
 }
 
-/// Closes what no command asks for, before this program opens anything: see [`create::inherit`].
+/// Closes what no command asks for, before this program opens anything: see [`create::inherit`]. What begins a process goes
+/// on from where no container can write to it.
 ///
 /// # Errors
-/// As [`create::inherit`].
+/// As [`create::inherit`] and [`seal`].
 pub fn inherit(arguments: &[String]) -> Result<Inherited> {
-    let flags = arguments.split_first().and_then(|(name, rest)| {
+    let asked = arguments.split_first().and_then(|(name, rest)| {
         let command = COMMANDS.iter().find(|command| command.name == name)?;
-        Some(parse(command, rest).ok()?.0)
+        Some((command.name, parse(command, rest).ok()?.0))
     });
-    create::inherit(&flags.unwrap_or_default())
+    let (name, flags) = asked.unwrap_or_default();
+    if ["create", "run", "exec"].contains(&name) && !flags.is_on("help") {
+        seal()?;
+    }
+    create::inherit(&flags)
 }
 
 /// Carries out a command.

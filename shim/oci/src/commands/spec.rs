@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bowline_cgroup::is_v2;
 use bowline_model::{Doing, Error, Kind, Result};
 use serde_json::{Value, json};
 
@@ -24,7 +25,9 @@ pub fn spec(call: &Call<'_>) -> Result<u8> {
 
 fn configuration() -> Value {
     let capabilities = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"];
-    let namespaces = ["pid", "network", "ipc", "uts", "mount", "cgroup"].map(|kind| json!({ "type": kind }));
+    let mut namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind })).to_vec();
+    // As runc: v1 shows its hierarchies with their paths on the host.
+    namespaces.extend(is_v2().then(|| json!({ "type": "cgroup" })));
     let mount = |destination: &str, kind: &str, source: &str, options: &[&str]| json!({ "destination": destination, "type": kind, "source": source, "options": options });
     let plain = ["nosuid", "noexec", "nodev"];
     let dev = ["nosuid", "strictatime", "mode=755", "size=65536k"];

@@ -43,6 +43,10 @@ impl Containers {
         let (init, signal) = match (self.init(&container)?, signal) {
             (Some(init), Some(signal)) => (init, signal),
             (None, Some(signal)) if all => return self.signal_all(&container, signal),
+            // What shares a pid namespace may have outlived init.
+            (None, Some(Signal::KILL)) if self.has_survivors(&container)? => {
+                return self.signal_all(&container, Signal::KILL);
+            }
             (None, _) if !all => return Err(ended()),
             _ => return Ok(()),
         };
@@ -67,6 +71,13 @@ impl Containers {
             self.thaw(&container)?;
         }
         Ok(())
+    }
+
+    /// Whether processes of a container without a pid namespace of its own are there, whatever became of init.
+    fn has_survivors(&self, container: &Container) -> Result<bool> {
+        let layout = self.layout()?;
+        let is_used = self.cgroup(container)?.is_some_and(|cgroup| is_in_use(layout, &cgroup));
+        Ok(is_used && !Namespaces::of(&container.read()?.spec)?.is_new(libc::CLONE_NEWPID))
     }
 
     fn signal_all(&self, container: &Container, signal: Signal) -> Result<()> {

@@ -244,7 +244,11 @@ impl Containers {
         let found = layout.open(&record.cgroup)?;
         let is_its = |cgroup: &Cgroup| record.identity.as_ref().is_some_and(|of| of.is_of(layout, cgroup));
         match (found.filter(is_its), &record.unit) {
-            (Some(_), Some(unit)) => layout.adopt(unit).map(Some),
+            // systemd removes a scope's once its last process has ended, at any time.
+            (Some(_), Some(unit)) => match layout.adopt(unit) {
+                Err(_) if layout.open(&record.cgroup)?.is_none() => Ok(None),
+                adopted => adopted.map(Some),
+            },
             (found, _) => Ok(found),
         }
     }

@@ -99,6 +99,27 @@ fn a_kill_of_all_of_a_stopped_container_succeeds() {
 }
 
 #[test]
+fn a_kill_ends_what_has_outlived_init_in_a_shared_pid_namespace() {
+    let host = Host::new();
+    if host.reference_fails("runc does so since 1.2") {
+        return;
+    }
+    let runtime = host.oci();
+    let bundle = runtime.bundle().script("sleep 1000 & exit 0").edit(|config| {
+        let namespaces = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        namespaces.retain(|namespace| namespace["type"] != "pid");
+    });
+    let container = runtime.started(bundle);
+    container.wait_until("stopped");
+    let cgroup = runtime.cgroup(&container.bundle);
+    assert!(!cgroup.pids().is_empty());
+    container.kill("KILL").assert_code(0);
+    eventually("all have ended", || cgroup.pids().is_empty().then_some(()));
+    // It is no longer there for another.
+    container.kill("KILL").assert_code(1);
+}
+
+#[test]
 fn a_kill_of_an_unknown_id_is_an_error() {
     let host = Host::new();
     let runtime = host.oci();

@@ -75,3 +75,22 @@ fn annotations_are_properties_of_its_scope() {
         assert_forgotten(&scope);
     }
 }
+
+#[test]
+fn a_scope_that_goes_as_its_container_is_deleted_is_no_error() {
+    let host = Host::new();
+    if !has_systemd() {
+        return;
+    }
+    let runtime = host.oci();
+    for _ in 0..20 {
+        let id = host.new_id();
+        let bundle = runtime.bundle_of(&id).script(SLEEPS).edit(|config| {
+            config["linux"]["cgroupsPath"] = json!(format!("system.slice:bowline:{id}"));
+        });
+        let path = bundle.path.to_str().expect("ASCII");
+        runtime.call_apart(&id, &["--systemd-cgroup", "run", "--detach", "--bundle", path, &id]).assert_code(0);
+        runtime.adopt(bundle).call("delete", &["--force"]).assert_code(0);
+        assert_forgotten(&format!("bowline-{id}.scope"));
+    }
+}

@@ -74,7 +74,8 @@ fn run(arguments: &[String], log: &mut Option<Log>) -> bowline_executor::Result<
             None => {}
         }
     });
-    tracing::debug!(version = bowline_executor::VERSION, arguments = ?rest, "called");
+    // Not its arguments, which may be secret.
+    tracing::debug!(version = bowline_executor::VERSION, command = rest.first(), "called");
     if flags.is_on("version") {
         return commands::version();
     }

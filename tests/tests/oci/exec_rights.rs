@@ -52,7 +52,7 @@ fn cap_adds_a_capability() {
 }
 
 #[test]
-fn cap_adds_an_ambient_capability_that_the_container_may_inherit() {
+fn cap_is_ambient_where_the_container_may_inherit_it() {
     let host = Host::new();
     let runtime = host.oci();
     let bundle = runtime.bundle().script(SLEEPS).edit(|config| {

@@ -273,7 +273,8 @@ impl Cgroups {
             }
             (What::Pod, _) => format!("no shim that lives has started anything in {there}"),
             (_, Some(_)) => format!("what it was of has ended and its shim has gone, but not {there}"),
-            (_, None) => format!("no shim lives, and no folder in {} is there, for {there}", state.path().display()),
+            // A shim without a folder, which nothing reaches, is one of its processes.
+            (_, None) => format!("no folder in {} is there for {there}, nor a shim of one", state.path().display()),
         };
         let why = with_processes(why, processes);
         Left { what, id, name, why, cgroups: vec![path], processes, folder: None, owned, elsewhere: false }

@@ -48,6 +48,7 @@ mod host_limits;
 mod host_view;
 mod hostile;
 mod idle_shim;
+mod ignored_signals;
 mod impostors;
 mod init;
 mod installed_files;

@@ -57,8 +57,8 @@ pub use processes::{
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
 pub use signals::{
-    ALL_SIGNALS, Arrived, block_signals, changed_signals, default_signals, exit_on, report_signal, wait_for_signal,
-    with_signals_blocked,
+    ALL_SIGNALS, Arrived, block_signals, changed_signals, default_signals, exit_on, is_signal_ignored, report_signal,
+    wait_for_signal, with_signals_blocked,
 };
 pub use sockets::{BACKLOG, listen_privately};
 

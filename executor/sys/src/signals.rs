@@ -136,8 +136,17 @@ impl Arrived {
 /// The socket to which each signal is reported, by its number.
 static REPORTED_TO: [OnceLock<Arc<OwnedFd>>; 65] = [const { OnceLock::new() }; 65];
 
-/// Has `signal` send an [`Arrived`] to the socket `to` from now on, instead of what it does to this process. A report for
-/// which the socket has no room is lost.
+/// Whether this process ignores `signal`: as under nohup(1), or in the background of a shell without job control.
+pub fn is_signal_ignored(signal: c_int) -> bool {
+    // SAFETY: sigaction is plain data, for which all zeroes is a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: `action` is a valid place; nothing is changed.
+    let rc = unsafe { libc::sigaction(signal, ptr::null(), &mut action) };
+    rc == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Has `signal` send an [`Arrived`] to the socket `to` from now on, instead of what it does to this process; one that
+/// is ignored stays so, as in any other program. A report for which the socket has no room is lost.
 ///
 /// Not by signal-hook-registry: it installs its handler before it stores what that is to do, and a signal that comes in
 /// between is lost.
@@ -145,6 +154,9 @@ static REPORTED_TO: [OnceLock<Arc<OwnedFd>>; 65] = [const { OnceLock::new() }; 6
 /// # Errors
 /// `EBUSY` for a signal that is reported already; `EINVAL` for one that cannot be handled.
 pub fn report_signal(signal: c_int, to: Arc<OwnedFd>) -> io::Result<()> {
+    if is_signal_ignored(signal) {
+        return Ok(());
+    }
     let place = usize::try_from(signal).ok().and_then(|signal| REPORTED_TO.get(signal)).ok_or(Errno::INVAL)?;
     // Before the handler is there, which may be called at once.
     place.set(to).map_err(|_| Errno::BUSY)?;
@@ -203,6 +215,17 @@ mod tests {
     use rustix::process::{Signal, getpid, kill_process};
 
     use super::*;
+
+    #[test]
+    fn a_signal_that_is_ignored_stays_so() {
+        let (mut read, write) = UnixStream::pair().expect("sockets");
+        // SAFETY: no code runs for an ignored signal, and no other test has this one.
+        unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
+        report_signal(libc::SIGTTOU, Arc::new(write.into())).expect("nothing is changed");
+        assert!(is_signal_ignored(libc::SIGTTOU) && !is_signal_ignored(libc::SIGUSR2));
+        kill_process(getpid(), Signal::TTOU).expect("it lives");
+        assert_eq!(read.read(&mut [0]).expect("nobody has the other end"), 0);
+    }
 
     #[test]
     fn a_signal_is_reported_once_to_one_receiver() {

@@ -10,7 +10,7 @@
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd;
 
-use bowline_executor::internal::with_signals_blocked;
+use bowline_executor::internal::{is_signal_ignored, with_signals_blocked};
 use bowline_model::{Doing, Kind, Result};
 use rustix::termios::tcgetwinsize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
@@ -83,7 +83,9 @@ impl Live {
     pub fn open() -> Result<Live> {
         let what = || "cannot take over the terminal";
         // Their handler is there before it knows what to do: a signal that comes in between would be lost.
-        let signals = with_signals_blocked(|| Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH]));
+        let heeded =
+            [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH].into_iter().filter(|signal| !is_signal_ignored(*signal));
+        let signals = with_signals_blocked(|| Signals::new(heeded));
         let mut signals = signals.doing(Kind::Internal, what)?;
         let (send, events) = mpsc::unbounded_channel();
         let keys = send.clone();

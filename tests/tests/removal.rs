@@ -1,5 +1,7 @@
 //! `--rm`: the shim removes its task at its end, whoever has asked for that and is there by then.
 
+use std::time::{Duration, Instant};
+
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, eventually, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
@@ -151,6 +153,43 @@ fn a_new_shim_removes_the_task_that_it_took_over() {
     host.bowline(["stop", task.id()]).assert_code(0);
     wait_until_removed(&task);
     assert_told_as_removed(&host, task.id());
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_task_that_was_taken_over_goes_at_once_where_nobody_waits() {
+    let host = Host::alone();
+    for verb in ["adopt", "upgrade"] {
+        let task = host.task(POLITE).flag("--rm").start();
+        task.wait_for_line("ready");
+        if verb == "adopt" {
+            task.kill_shim(task.shim_pid());
+        }
+        task.bowline(verb, []).assert_code(0);
+        let begun = Instant::now();
+        task.bowline("kill", ["--signal=TERM"]).assert_code(0);
+        wait_until_removed(&task);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{verb}: {:?}", begun.elapsed());
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn whoever_is_attached_is_told_by_the_shim_that_took_over() {
+    let host = Host::new();
+    for flag in ["--json", "--label=a=b"] {
+        let (task, run) = host.task(POLITE).flag("--rm").flag(flag).spawn();
+        task.wait_until_recorded();
+        eventually("it is ready", || (task.exec("kill -0 1").code == Some(0)).then_some(()));
+        run.signal(Signal::STOP);
+        task.kill_shim(task.shim_pid());
+        task.bowline("adopt", []).assert_code(0);
+        task.bowline("kill", ["--signal=TERM"]).assert_code(0);
+        eventually("its exit is recorded", || task.file("exit.json").exists().then_some(()));
+        run.signal(Signal::CONT);
+        run.finish().assert_code(6);
+        wait_until_removed(&task);
+    }
     host.assert_nothing_left_without_rm();
 }
 

@@ -20,15 +20,26 @@ fn is_held(path: &Path) -> bool {
     File::open(path).is_ok_and(|folder| matches!(folder.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-/// The folders in a task's `folder` whose clients have ended. Each is named by its client's pid, and held by it.
-pub fn left_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let is_left = |entry: &fs::DirEntry| {
-        let name = entry.file_name();
-        let pid = || name.to_str()?.strip_prefix(ATTACHED)?.split_once('-')?.0.parse().ok();
-        pid().is_some_and(|pid| !owners::is_bowline(pid)) && !is_held(&entry.path())
-    };
+/// The folders of attachments in a task's `folder`, each with whether its client lives, by whose pid it is named and who
+/// holds it.
+fn all_in(folder: &Path) -> impl Iterator<Item = (PathBuf, bool)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter(is_left).map(|entry| entry.path())
+    entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.strip_prefix(ATTACHED)?.split_once('-')?.0.parse().ok()?;
+        let path = entry.path();
+        let lives = owners::is_bowline(pid) || is_held(&path);
+        Some((path, lives))
+    })
+}
+
+/// Those whose clients have ended.
+pub fn left_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    all_in(folder).filter_map(|(path, lives)| (!lives).then_some(path))
+}
+
+/// Whether a client is attached to the task in `folder`.
+pub fn is_held_in(folder: &Path) -> bool {
+    all_in(folder).any(|(_, lives)| lives)
 }
 
 /// Removes them; what cannot be removed is left to `gc`, which says so.

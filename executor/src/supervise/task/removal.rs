@@ -16,6 +16,7 @@ use bowline_spec::id::TaskId;
 use tokio::time::timeout;
 
 use super::Task;
+use crate::hostside::attached;
 use crate::hostside::undo::{LeftAlone, remove_folder};
 use crate::supervise::supervisor::Supervisor;
 
@@ -29,7 +30,7 @@ impl Task {
     }
 
     /// Waits until the client that launched a task which is to be removed has gone. Where that client is not known, as the
-    /// shim took the task over, any caller that was told the end will do.
+    /// shim took the task over, any caller that was told the end will do; without an attached client, nobody is waited for.
     pub(super) async fn until_launcher_knows(&self) {
         if !self.is_removed_at_end() {
             return;
@@ -38,7 +39,8 @@ impl Task {
         let knows = async {
             match launcher {
                 Some(mut launcher) => launcher.gone().await,
-                None => self.end_told.until_it(|told| *told).await,
+                None if attached::is_held_in(self.folder.path()) => self.end_told.until_it(|told| *told).await,
+                None => {}
             }
         };
         self.facts.update_silently(|facts| facts.step_due = None);

@@ -128,6 +128,10 @@ impl Streams {
         let stdout = wanted.stdout.then(|| prepare("stdout", rustix::stdio::stdout(), Some(end))).transpose()?;
         let stderr = wanted.stderr.then(|| prepare("stderr", rustix::stdio::stderr(), None)).transpose()?;
         let ((stdout, out), (stderr, err)) = (stdout.unzip(), stderr.unzip());
+        if is_new && !wanted.stdout && !wanted.stderr {
+            // A shim that takes the task over removes it at once where nobody is attached.
+            own.path("").doing(Kind::Internal, what)?;
+        }
         let (stdout, stderr) = (stdout.unwrap_or_default(), stderr.unwrap_or_default());
         let (waiting, copies) = ([out, err], Vec::new());
         Ok((Streams { stdout, stderr, folder: own, kept_open, waiting, copies, writers_may_come }, unread))

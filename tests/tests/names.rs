@@ -221,6 +221,21 @@ fn a_file_for_now_counts_the_tasks_of_all_state_folders() {
 }
 
 #[test]
+fn an_empty_file_of_the_users_that_nobody_may_read_stays() {
+    let host = Host::new();
+    let root = bare(&host);
+    for name in ["hostname", "hosts", "resolv.conf"] {
+        root.file(&format!("etc/{name}"), "", 0);
+    }
+    let before = listing(&host, &root);
+    let task = host.task("exec sleep 1000").rootfs(root.path()).start();
+    task.exec(LOCALHOST).assert_says("(127.0.0.1)");
+    assert_eq!(listing(&host, &root), before, "nothing is written into it either");
+    task.end();
+    assert_eq!(listing(&host, &root), before);
+}
+
+#[test]
 fn a_program_of_another_version_takes_over_a_task_with_files_for_now() {
     let host = Host::new();
     let root = bare(&host);
@@ -302,8 +317,8 @@ fn names_that_lead_nowhere_are_refused() {
     ] {
         host.task("true").flag(flag).assert_refused(2, parts);
     }
-    host.task("true").flag("--dns-option=a b").assert_refused(125, &["names.options[0]", "not an option"]);
-    host.task("true").flag("--dns-search=a/b").assert_refused(125, &["names.search[0]", "not a domain"]);
+    host.task("true").flag("--dns-option=a b").assert_refused(2, &["names.options[0]", "not an option"]);
+    host.task("true").flag("--dns-search=a/b").assert_refused(2, &["names.search[0]", "not a domain"]);
     let nobody = host.task("true").flag("--network=none").flag("--add-host=me:host-gateway");
     nobody.assert_refused(125, &["names.hosts[0]", "no gateway"]);
     // What is asked for is not left out with a word.

@@ -12,7 +12,8 @@
 //! A mount needs a file below it, and the kernel drops the mounts on a file that is removed, in all tasks. A layer over
 //! `/etc` would do without, and would lose what the task writes there. So the file counts its users: each task adds the
 //! line of its folder, and removes it at its end. Lines of tasks that are gone do not count, so that a crash leaves no
-//! file for good, whichever state folder they were in. Nobody may read the file: that is its mark.
+//! file for good, whichever state folder they were in. Nobody may read the file, and it is sticky, which means nothing
+//! for a file: that is its mark, from its first moment on.
 //!
 //! All is looked up inside the root: it may have any symlink.
 
@@ -36,6 +37,9 @@ use rustix::process::geteuid;
 use crate::view::inside_root::{self, Symlinks};
 
 const ETC: &str = "etc";
+
+/// The mode of a file for now. An empty one may be of a task that was killed as it made it.
+const MARK: u32 = 0o1000;
 
 /// What the line of a task begins with.
 const USED_BY: &str = "# bowline: ";
@@ -162,7 +166,7 @@ fn is_read_only(folder: BorrowedFd<'_>) -> bool {
 }
 
 fn is_for_now(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o7777 == 0
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o7777 == MARK
 }
 
 /// Makes the mount points of the task in `folder`, which is recorded, where they are missing. Returns those that could
@@ -200,7 +204,7 @@ pub fn give_up(folder: &Folder, record: &Record) {
 fn enter(etc: BorrowedFd<'_>, name: &OsStr, folder: &Path) -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for _ in 0..TRIES {
-        let file = match openat(etc, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::empty()) {
+        let file = match openat(etc, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(MARK)) {
             Err(Errno::EXIST) => match reopened(etc, name, flags)? {
                 Some(file) => file,
                 // The user has made one meanwhile, or the last task has removed it.
@@ -255,7 +259,7 @@ fn reopened(etc: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> rustix::io::Res
         found => found?,
     };
     let stat = fstat(&found)?;
-    // A second name could be that of any file whose mode is 0.
+    // A second name could be that of any file of this mode.
     if !is_for_now(&stat) || stat.st_nlink > 1 || stat.st_uid != geteuid().as_raw() {
         return Ok(None);
     }

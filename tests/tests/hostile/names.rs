@@ -106,12 +106,12 @@ fn the_end_of_a_task_removes_nothing_that_its_root_leads_to() {
     // As if it were made for now, by its mark.
     for name in ["hostname", "hosts", "resolv.conf"] {
         File::create(outside.join(name)).expect("a file");
-        fs::set_permissions(outside.join(name), fs::Permissions::from_mode(0o000)).expect("ours");
+        fs::set_permissions(outside.join(name), fs::Permissions::from_mode(0o1000)).expect("ours");
     }
     let root = root(&host);
     let task = host.task("exec sleep 1000").rootfs(root.path()).start();
     let hosts = root.path().join("etc/hosts");
-    assert_eq!(fs::metadata(&hosts).expect("for now").mode() & 0o7777, 0);
+    assert_eq!(fs::metadata(&hosts).expect("for now").mode() & 0o7777, 0o1000);
     fs::rename(root.path().join("etc"), root.path().join("old")).expect("ours");
     root.link("etc", &outside);
     task.end();

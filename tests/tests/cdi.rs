@@ -195,6 +195,61 @@ fn a_hook_that_hangs_holds_up_no_sandbox() {
 }
 
 #[test]
+fn a_hook_that_fails_is_told_with_its_file() {
+    let host = Host::new();
+    let folder = folder(&host, "cdi");
+    let (file, other) = (folder.join("vendor.json"), folder.join("other.json"));
+    let works = json!({"a": {"hooks": [hook("createRuntime", "true"), hook("poststart", "true")]}});
+    write(&other, "other.com/thing", &works);
+    let device = ["--device=other.com/thing=a", "--device=vendor.com/thing=a"];
+    for point in ["prestart", "createRuntime", "createContainer", "startContainer", "poststart"] {
+        let number = usize::from(["createRuntime", "poststart"].contains(&point));
+        write(&file, "vendor.com/thing", &json!({"a": {"hooks": [hook(point, "echo no >&2; exit 4")]}}));
+        let told = format!("{}: {point} hook #{number} (/bin/sh) failed: exit code 4: no", file.display());
+        let ran = with(&host, &folder, "exec sleep 1000", &device).flag("--rm").run();
+        assert_eq!(ran.assert_refused(125, &[&told]).err().matches(file.to_str().expect("ASCII")).count(), 1, "{ran}");
+    }
+    // One that fails once the shim has died, as the task is removed.
+    write(&file, "vendor.com/thing", &json!({"a": {"hooks": [hook("poststop", "exit 4")]}}));
+    let task = with(&host, &folder, "exec sleep 1000", &device).start();
+    task.kill_shim(task.shim_pid());
+    let removed = task.bowline("rm", ["-f"]);
+    assert!(removed.err().contains(&format!("{}: poststop hook #0", file.display())), "{removed}");
+    // A file does not say what we record.
+    let says = json!({"hookName": "poststop", "path": "/bin/sh", "file": "/x"});
+    write(&file, "vendor.com/thing", &json!({"a": {"hooks": [says]}}));
+    refused(&host, &folder, device[1], &["unknown field `file`"]);
+}
+
+#[test]
+fn a_number_in_yaml_is_a_text_where_one_must_be() {
+    let host = Host::new();
+    let folder = folder(&host, "cdi");
+    let file = folder.join("vendor.yaml");
+    let device = |name: &str| format!("--device=vendor.com/thing={name}");
+    let text = |devices: &str| format!("cdiVersion: 0.7.0\nkind: vendor.com/thing\ndevices:\n{devices}\n");
+    let one = "- name: 0\n  annotations: {1: true}\n  containerEdits: {env: [A=1]}\n\
+               - name: 10\n  containerEdits: {env: [A=2]}";
+    fs::write(&file, text(one)).expect("the test's own");
+    for (name, value) in [("0", "1"), ("10", "2")] {
+        with(&host, &folder, "echo $A", &[&device(name)]).run().assert_says(value);
+    }
+    // JSON too, which CDI's own library reads as YAML.
+    let json = r#"{"cdiVersion": "0.7.0", "kind": "vendor.com/thing", "devices":
+                   [{"name": 7, "containerEdits": {"env": ["A=3"]}}]}"#;
+    fs::write(folder.join("more.json"), json).expect("the test's own");
+    with(&host, &folder, "echo $A", &[&device("7")]).run().assert_says("3");
+    for (wrong, why) in [
+        ("- name: [0]\n  containerEdits: {env: [A=1]}", "devices[0].name: invalid type: sequence"),
+        ("- name: a\n  containerEdits: {env: A=1}", "devices[0].containerEdits.env: invalid type: string"),
+        ("- name: a\n  containerEdits: {deviceNodes: [{path: /dev/null, uid: x}]}", "deviceNodes[0].uid: invalid type"),
+    ] {
+        fs::write(&file, text(wrong)).expect("the test's own");
+        refused(&host, &folder, &device("a"), &[why]);
+    }
+}
+
+#[test]
 fn spec_and_inspect_show_what_was_asked_for() {
     let host = Host::new();
     let folder = folder_of(&host, "vendor.com/thing", &json!({"a": device_with_hook(&host)}));
@@ -357,7 +412,10 @@ fn what_cannot_be_given_is_refused_by_name() {
             json!({"mounts": [{"hostPath": "/a", "containerPath": "/proc", "options": ["bind"]}]}),
             "mounts[0].containerPath: ",
         ),
-        (json!({"mounts": [{"hostPath": "/none-such", "containerPath": "/x", "options": ["bind"]}]}), "/none-such"),
+        (
+            json!({"mounts": [{"hostPath": "/none-such", "containerPath": "/x", "options": ["bind"]}]}),
+            "a.json: device a: cannot use /none-such",
+        ),
         (json!({"hooks": [{"hookName": "later", "path": "/a"}]}), "hooks[0].hookName: "),
         (json!({"hooks": [{"hookName": "createRuntime", "path": "/none-such"}]}), "createRuntime hook #0 (/none-such)"),
     ] {
@@ -371,7 +429,7 @@ fn what_cannot_be_given_is_refused_by_name() {
     let parts = ["cdi_devices: ", "createContainer", "namespaces.user"];
     with(&host, &folder, "true", &[device]).toml(users).run().assert_refused(125, &parts);
     write(&folder.join("a.json"), "vendor.com/thing", &json!({"a": {"env": ["A=1"]}}));
-    with(&host, &folder, "true", &[device, "--untrusted"]).run().assert_refused(125, &["cdi_devices: ", "untrusted"]);
+    with(&host, &folder, "true", &[device, "--untrusted"]).run().assert_refused(2, &["cdi_devices: ", "untrusted"]);
     with(&host, &folder, "true", &["--device=vendor.com/thing"]).run().assert_refused(2, &["vendor.com/class=name"]);
     let task = with(&host, &folder, "exec sleep 1000", &[device]).start();
     for verb in ["exec", "update"] {

@@ -168,6 +168,7 @@ pub fn run_poststop_hooks(folder: &Folder) -> Option<String> {
         Ok(true) => None,
         Ok(false) => Some(format!("the poststop hooks of task {id} go on: each is killed at its timeout")),
         Err(error) => {
+            let error = hooks::naming_file(error, record.task.as_ref());
             tracing::warn!(%error, "a hook failed");
             Some(format!("what the hooks of task {id} had set up may be left: {error}"))
         }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_model::record::Poststop;
+use bowline_spec::Task;
 use bowline_sys as sys;
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 
@@ -158,7 +159,7 @@ impl Container<'_> {
                     Err(error) => Err(error),
                 };
             let done = outcome.map_err(|error| not_run(error, &name)).and_then(|outcome| outcome.success(&name));
-            done.or_else(&failed)?;
+            done.map_err(|error| error.about(field(point, number))).or_else(&failed)?;
         }
         Ok(())
     }
@@ -185,7 +186,8 @@ impl Container<'_> {
                 let started = program.start_inside()?;
                 started.finish_blocking(timeout)
             });
-            done.map_err(|error| not_run(error, &name))?.success(&name)?;
+            let done = done.map_err(|error| not_run(error, &name)).and_then(|outcome| outcome.success(&name));
+            done.map_err(|error| error.about(field(point, number)))?;
         }
         Ok(())
     }
@@ -242,7 +244,7 @@ fn run_each_poststop(hooks: &[Hook], cwd: &Path, state: &[u8]) -> Result<()> {
             .and_then(|(program, timeout)| program.run_apart(sys::fork_among_threads, timeout));
         let outcome = started.and_then(Apart::answer_blocking);
         let done = outcome.map_err(|error| not_run(error, &name)).and_then(|outcome| outcome.success(&name));
-        first = first.and(done);
+        first = first.and(done.map_err(|error| error.about(field(Point::Poststop, number))));
     }
     first
 }
@@ -250,6 +252,21 @@ fn run_each_poststop(hooks: &[Hook], cwd: &Path, state: &[u8]) -> Result<()> {
 /// The name of a hook in errors.
 fn name(point: Point, number: usize, hook: &Hook) -> String {
     format!("{} hook #{number} ({})", point.name(), hook.path().display())
+}
+
+/// What an error calls a hook, as [`naming_file`] finds it again.
+fn field(point: Point, number: usize) -> String {
+    format!("hooks.{}[{number}]", point.name())
+}
+
+/// Names the file of CDI whose hook `error` is about, if the `task` has that from one.
+pub fn naming_file(error: Error, task: Option<&Task>) -> Error {
+    let edits = task.and_then(|task| task.cdi_edits.as_ref());
+    match edits.and_then(|edits| edits.file_of_hook(error.field()?)) {
+        // From here on it is about what was asked for.
+        Some(file) => error.within(file.display()).about("cdi_devices"),
+        None => error,
+    }
 }
 
 /// The error of a hook that could not be run. A program that is missing is not the task's command.

@@ -3,7 +3,7 @@
 //! The fields of edits have the names of the CDI specification, as vendors' files have them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -162,6 +162,18 @@ pub struct CdiHook {
     /// Seconds after which it is killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
+    /// The file that says so; no field of such a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+}
+
+impl CdiEdits {
+    /// The file of the hook that an error calls `field`: `hooks.createRuntime[0]`, the first one of its point.
+    pub fn file_of_hook(&self, field: &str) -> Option<&Path> {
+        let (point, number) = field.strip_prefix("hooks.")?.strip_suffix(']')?.split_once('[')?;
+        let mut of_point = self.hooks.iter().filter(|hook| hook.hook_name == point);
+        of_point.nth(number.parse().ok()?)?.file.as_deref()
+    }
 }
 
 /// The points of a task's life at which hooks run.
@@ -171,6 +183,22 @@ pub const HOOK_NAMES: [&str; 6] =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hook_of_a_point_is_found_by_its_number() {
+        let hook = |point: &str, file: &str| CdiHook {
+            hook_name: point.to_owned(),
+            file: Some(file.into()),
+            ..CdiHook::default()
+        };
+        let hooks = vec![hook("poststop", "/a"), hook("createRuntime", "/a"), hook("createRuntime", "/b")];
+        let edits = CdiEdits { hooks, ..CdiEdits::default() };
+        assert_eq!(edits.file_of_hook("hooks.createRuntime[1]"), Some(Path::new("/b")));
+        assert_eq!(edits.file_of_hook("hooks.poststop[0]"), Some(Path::new("/a")));
+        for other in ["hooks.poststop[1]", "hooks.prestart[0]", "mounts[0]", "hooks.poststop", ""] {
+            assert_eq!(edits.file_of_hook(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_device_has_a_vendor_a_class_and_a_name() {

@@ -322,6 +322,7 @@ impl Task {
         self.handles.borrow_mut().init.take();
         self.kill_rest(&supervisor.layout).await;
         let cgroup = self.handles.borrow_mut().cgroup.take();
+        let error = self.naming_file(error);
         let Some(cgroup) = cgroup else { return error };
         let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
         remove_tasks_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;

@@ -31,7 +31,13 @@ impl Task {
         failed: impl Fn(Error) -> Result<()>,
     ) -> Result<()> {
         let bundle = self.bundle();
+        let failed = |error| failed(self.naming_file(error));
         Container { id: self.id.as_str(), bundle: &bundle, spec: &self.spec }.run(point, pid, given_up, failed).await
+    }
+
+    /// Names the file of CDI whose hook `error` is about.
+    pub(super) fn naming_file(&self, error: Error) -> Error {
+        self.facts.read(|facts| hooks::naming_file(error, facts.record.task.as_ref()))
     }
 
     /// Runs the recorded poststop hooks of a task whose folder the shim removes, and goes on: they may outlive task and shim,
@@ -43,7 +49,7 @@ impl Task {
         let run = async { hooks::start_recorded(&poststop)?.answer().await };
         match tokio::time::timeout(patience.unwrap_or_default(), run).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, id = %self.id, "a hook failed"),
+            Ok(Err(error)) => tracing::warn!(error = %self.naming_file(error), id = %self.id, "a hook failed"),
             Err(_) => tracing::warn!(id = %self.id, "the poststop hooks go on after the task"),
         }
     }

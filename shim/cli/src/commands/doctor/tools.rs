@@ -172,14 +172,13 @@ fn criu() -> Fact {
 fn devices(folders: &[PathBuf]) -> Fact {
     let name = "CDI devices";
     let known = Known::of(folders);
-    let (devices, left_out) = (known.devices(None), known.left_out.iter());
-    let left_out: Vec<String> = left_out.map(|(path, why)| format!("{}: {why}", path.display())).collect();
+    let (devices, left_out) = (known.devices(None), known.left_out());
     let effect = "`--gpus`, and `--device` of a vendor's device, are refused";
     let fix = || Path::new("/dev/nvidiactl").exists().then(|| gpus::GENERATE.to_owned());
-    match (devices.is_empty(), left_out.is_empty()) {
-        (_, false) => Fact::lacks(name, listed(left_out), "the devices in these files are not known"),
-        (false, true) => Fact::has(name, listed(devices)),
-        (true, true) => Fact::lacks(name, format!("no file in {}", known.places()), effect).maybe_fix(fix()),
+    match (left_out, devices.is_empty()) {
+        (Some(left_out), _) => Fact::lacks(name, left_out, "the devices in these files are not known"),
+        (None, false) => Fact::has(name, listed(devices)),
+        (None, true) => Fact::lacks(name, format!("no file in {}", known.places()), effect).maybe_fix(fix()),
     }
 }
 

@@ -10,7 +10,7 @@ use bowline_model::trust;
 use bowline_spec::{CdiDevice, CdiEdits};
 use serde::Deserialize;
 
-use super::yaml;
+use super::{lenient, yaml};
 
 /// The most bytes of a file: those for hosts with many devices have some hundred KiB.
 const LARGEST: u64 = 4 << 20;
@@ -50,11 +50,12 @@ pub struct Device {
 pub fn read(path: &Path) -> Result<Spec, String> {
     let bytes = trust::read_trusted(path, LARGEST).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
-    let spec: Result<Spec, _> = match path.extension().is_some_and(|end| end == "json") {
-        true => serde_json::from_str(&text),
-        false => serde_json::from_value(yaml::parse(&text)?),
+    let of_yaml = || lenient::read(yaml::parse(&text)?).map_err(|wrong| wrong.to_string());
+    let spec: Spec = match path.extension().is_some_and(|end| end == "json") {
+        // JSON is YAML, and CDI's own library reads it as that.
+        true => serde_json::from_str(&text).or_else(|error| of_yaml().map_err(|_| error.to_string()))?,
+        false => of_yaml()?,
     };
-    let spec = spec.map_err(|error| error.to_string())?;
     spec.check().map(|()| spec)
 }
 
@@ -70,6 +71,9 @@ impl Spec {
         }
         if self.devices.is_empty() {
             return Err("it has no devices".to_owned());
+        }
+        if self.edits().any(|edits| edits.hooks.iter().any(|hook| hook.file.is_some())) {
+            return Err("unknown field `file` of a hook".to_owned());
         }
         let mut names = BTreeSet::new();
         for device in &self.devices {
@@ -90,10 +94,13 @@ impl Spec {
         }
     }
 
+    fn edits(&self) -> impl Iterator<Item = &CdiEdits> {
+        self.devices.iter().map(|device| &device.container_edits).chain([&self.container_edits])
+    }
+
     /// What it uses that the first version lacks, with the version that brought it, the youngest first.
     fn needs(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let edits = || self.devices.iter().map(|device| &device.container_edits).chain([&self.container_edits]);
-        let any = |uses: fn(&CdiEdits) -> bool| edits().any(uses);
+        let any = |uses: fn(&CdiEdits) -> bool| self.edits().any(uses);
         let is_annotated = |device: &Device| !device.annotations.is_empty();
         let is_dotted = self.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'));
         let is_numbered = |device: &Device| device.name.starts_with(|first: char| first.is_ascii_digit());

@@ -41,7 +41,7 @@ pub struct Known {
     folders: Vec<PathBuf>,
     files: Vec<File>,
     /// What does not count, and why.
-    pub left_out: Vec<(PathBuf, String)>,
+    left_out: Vec<(PathBuf, String)>,
 }
 
 impl Known {
@@ -82,6 +82,12 @@ impl Known {
         Ok(())
     }
 
+    /// Which files do not count, each with the reason; `None` if all do.
+    pub fn left_out(&self) -> Option<String> {
+        let all = self.left_out.iter().map(|(path, why)| format!("{}: {why}", path.display()));
+        (!self.left_out.is_empty()).then(|| format!("files of devices that are left out: {}", listed(all)))
+    }
+
     /// The folders, as text.
     pub fn places(&self) -> String {
         let places: Vec<String> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
@@ -119,9 +125,7 @@ impl Known {
             (_, false) => format!("there are {}", listed(&all)),
             _ => format!("there are none in {}", self.places()),
         };
-        let left_out: Vec<String> =
-            self.left_out.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
-        let left_out = if left_out.is_empty() { String::new() } else { format!("; left out are {}", listed(left_out)) };
+        let left_out = self.left_out().map(|text| format!("; {text}")).unwrap_or_default();
         let error = Error::new(Kind::NotFound, format!("no file has a device {wanted}; {there}{left_out}"));
         error.hint(match of_kind.is_empty() && wanted.kind == gpus::KIND {
             true => format!("`{}`, of NVIDIA's container toolkit, writes one", gpus::GENERATE),

@@ -10,16 +10,18 @@
 mod file;
 pub mod gpus;
 pub mod known;
+mod lenient;
 mod yaml;
 
 use std::fmt::Display;
+use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bowline_model::{Doing as _, Error, Kind, Result};
 use bowline_spec::{CdiEdits, CdiNode, Task};
 
-use self::known::{Known, listed};
+use self::known::Known;
 use crate::ui::print::complain;
 
 /// Writes into `task` what the files in `folders` say of its devices. Says on stderr which files do not count.
@@ -43,25 +45,28 @@ pub fn resolve(task: &mut Task, folders: &[PathBuf]) -> Result<()> {
         let (file, found) = known.find(device).map_err(in_field)?;
         let path = file.path.display();
         if !files.contains(&&file.path) {
-            add(&mut edits, &file.spec.container_edits, &path).map_err(in_field)?;
+            add(&mut edits, &file.spec.container_edits, &file.path, &path).map_err(in_field)?;
             files.push(&file.path);
         }
-        add(&mut edits, &found.container_edits, &format_args!("{path}: device {}", found.name)).map_err(in_field)?;
+        let place = format_args!("{path}: device {}", found.name);
+        add(&mut edits, &found.container_edits, &file.path, &place).map_err(in_field)?;
         devices.push(device);
     }
-    if !known.left_out.is_empty() {
-        let all = known.left_out.iter().map(|(path, why)| format!("{}: {why}", path.display()));
-        complain(&format!("devices in these files are not known: {}", listed(all)), None);
+    if let Some(left_out) = known.left_out() {
+        complain(&left_out, None);
     }
     task.cdi_edits = Some(Box::new(edits));
     Ok(())
 }
 
-/// Adds `more`, which is from `place`.
-fn add(edits: &mut CdiEdits, more: &CdiEdits, place: &dyn Display) -> Result<()> {
+/// Adds `more`, which is from `place` in `file`.
+fn add(edits: &mut CdiEdits, more: &CdiEdits, file: &Path, place: &dyn Display) -> Result<()> {
     more.check().map_err(|invalid| Error::new(Kind::BadSpec, invalid.to_string()).within(place))?;
     let mut more = more.clone();
     more.device_nodes.iter_mut().try_for_each(complete).map_err(|error| error.within(place))?;
+    let mut binds = more.mounts.iter().filter(|mount| mount.is_bind());
+    binds.try_for_each(|bind| about(&bind.host_path).map(drop)).map_err(|error| error.within(place))?;
+    more.hooks.iter_mut().for_each(|hook| hook.file = Some(file.to_owned()));
     edits.env.append(&mut more.env);
     edits.device_nodes.append(&mut more.device_nodes);
     edits.mounts.append(&mut more.mounts);
@@ -70,13 +75,17 @@ fn add(edits: &mut CdiEdits, more: &CdiEdits, place: &dyn Display) -> Result<()>
     Ok(())
 }
 
+fn about(path: &Path) -> Result<Metadata> {
+    std::fs::metadata(path).doing(Kind::NotFound, || format!("cannot use {}", path.display()))
+}
+
 /// Completes a node from that of the host. So the record has its numbers, whatever becomes of that.
 fn complete(node: &mut CdiNode) -> Result<()> {
     if node.kind == "p" || !node.kind.is_empty() && node.major != 0 {
         return Ok(());
     }
     let path = node.host_path.as_ref().unwrap_or(&node.path);
-    let meta = std::fs::metadata(path).doing(Kind::NotFound, || format!("cannot use {}", path.display()))?;
+    let meta = about(path)?;
     let bad = |what: String| Err(Error::new(Kind::BadSpec, format!("{} {what}", path.display())));
     let kind = match meta.file_type() {
         kind if kind.is_char_device() => "c",

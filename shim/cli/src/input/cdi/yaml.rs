@@ -55,11 +55,16 @@ pub fn parse(text: &str) -> Result<Value, String> {
             None => done = Some(value),
             Some(Open::List(list)) => list.push(value),
             Some(Open::Mapping(mapping, key)) => match (key.take(), value) {
-                (None, Value::String(name)) if mapping.contains_key(&name) => {
-                    return Err(at_line(&format!("{name} is there twice,")));
+                (None, Value::Null | Value::Array(_) | Value::Object(_)) => {
+                    return Err(at_line("a name that is no text"));
                 }
-                (None, Value::String(name)) => *key = Some(name),
-                (None, _) => return Err(at_line("a name that is no text")),
+                (None, value) => {
+                    let name = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    if mapping.contains_key(&name) {
+                        return Err(at_line(&format!("{name} is there twice,")));
+                    }
+                    *key = Some(name);
+                }
                 // A field without a value is left out.
                 (Some(_), Value::Null) => {}
                 (Some(name), value) => drop(mapping.insert(name, value)),
@@ -144,7 +149,8 @@ mod tests {
             ("a: 1\na: 2", "a is there twice, at line 2"),
             ("a: &b 1\nc: *b", "aliases and tags are not read: at line 1"),
             ("a: !!str 1", "tags"),
-            ("1: a", "no text"),
+            ("[1]: a", "no text"),
+            ("1: a\n'1': b", "1 is there twice, at line 2"),
             ("a: 1\n---\nb: 2", "second document"),
             (&deep, "too deep"),
             ("a: [", "line"),

@@ -210,6 +210,23 @@ fn it_goes_by_the_names_that_others_have_for_it() {
 }
 
 #[test]
+fn a_format_may_be_a_table() {
+    let host = Host::new();
+    host.bowline(["ps", "--format", "table {{.ID}}\\t{{.CreatedAt}}"]).assert_says("ID  CREATED AT");
+    let [short, long] = ["0", "more-than-one"].map(|end| format!("{}-{end}", host.prefix()));
+    let tasks = [&short, &long].map(|id| host.task(IDLE).named(id).start());
+    let gap = " ".repeat(long.len() - "ID".len() + 2);
+    let of_short = " ".repeat(long.len() - short.len() + 2);
+    for format in ["table {{.ID}}\\t{{.State}}", "table\\t{{.ID}}\\t{{.State}}", "table {{ .ID }}\t{{.State}}"] {
+        let expected = format!("ID{gap}STATE\n{short}{of_short}running\n{long}  running");
+        host.bowline(["ps", "--format", format]).assert_says(&expected);
+    }
+    let plain = host.bowline(["ps", "--format", "table"]).assert_code(0).out();
+    assert!(plain.starts_with("ID") && plain.contains("COMMAND"), "{plain}");
+    tasks.iter().for_each(|task| drop(task.end()));
+}
+
+#[test]
 fn tasks_are_found_by_name_and_by_exit_code() {
     let host = Host::new();
     let tasks = three(&host);
@@ -248,7 +265,10 @@ fn a_line_is_made_of_dockers_fields() {
     assert!(ended.starts_with("exited (3) ") && ended.ends_with(" ago 3"), "{ended}");
     let (json, as_format) = (host.bowline(["ps", "--json"]), host.bowline(["ps", "--format", "json"]));
     assert_eq!(json.assert_code(0).json(), as_format.assert_code(0).json());
-    for format in ["{{.Image}}", "{{ status }}", "{{json .}}", "table {{.Names}}", "{{range .}}x{{end}}", "{{.ID"] {
+    assert_eq!(one("{{json .Labels}} {{json .Pid}}"), format!("\"a=b,c=d\" {}", task.pid()));
+    let all: Value = serde_json::from_str(&one("{{json .}}")).expect("JSON");
+    assert_eq!((&all["ID"], &all["State"], &all["Pid"]), (&task.id().into(), &"running".into(), &task.pid().into()));
+    for format in ["{{.Image}}", "{{ status }}", "{{json .Image}}", "table {{.Name}}", "{{range .}}x{{end}}", "{{.ID"] {
         let ran = host.bowline(["ps", "--format", format]);
         assert!(ran.assert_refused(2, &["--format"]).err().contains("\nhint: "), "{ran}");
     }

@@ -7,7 +7,7 @@ use std::mem::discriminant;
 use bowline_client::Presence;
 use bowline_model::folder::StateDir;
 use bowline_model::status::Shown;
-use bowline_model::{Error, Kind, Result};
+use bowline_model::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -145,6 +145,22 @@ struct Named {
 }
 
 impl Named {
+    /// The names of the columns: `CREATED AT` for `CreatedAt`.
+    fn heads() -> Result<BTreeMap<String, String>> {
+        let fields = serde_json::to_value(Named::default()).doing(Kind::Internal, || "cannot write JSON")?;
+        let head = |field: &String| {
+            let mut head = String::new();
+            for letter in field.chars() {
+                if letter.is_uppercase() && head.ends_with(char::is_lowercase) {
+                    head.push(' ');
+                }
+                head.push(letter);
+            }
+            (field.clone(), head.to_uppercase())
+        };
+        Ok(fields.as_object().into_iter().flat_map(|fields| fields.keys()).map(head).collect())
+    }
+
     fn of(row: &Row, now: Timestamp) -> Named {
         let labels: Vec<String> = row.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         Named {
@@ -163,17 +179,26 @@ impl Named {
     }
 }
 
-/// Prints a line for each task: `{{.ID}} {{.Status}}`.
-fn print_as(format: &str, rows: &[Row]) -> Result<()> {
-    let hint = "write fields as in '{{.ID}} {{.Status}}', or json; without --format a table is printed";
-    if format.split_whitespace().next() == Some("table") {
-        return Err(Error::new(Kind::Usage, "--format: there is no word `table`").hint(hint));
-    }
+/// What docker writes before a format for a table.
+const TABLE: &str = "table";
+
+/// Prints a line for each task: `{{.ID}} {{.Status}}`; with `table` before that, in columns below their names, which a
+/// tab separates.
+fn print_as(format: &str, rows: &[Row], width: Option<usize>) -> Result<()> {
+    let hint = "write fields as in '{{.ID}} {{.Status}}', perhaps with `table` before them, or json";
+    let in_table = format.strip_prefix(TABLE).filter(|rest| rest.starts_with([' ', '\t', '\\']));
+    let format = in_table.map_or(format, |rest| rest.trim_start().trim_start_matches("\\t"));
     let template = Template::parse(format).map_err(|error| error.hint(hint))?;
     // Names of fields are checked also where there is no task.
-    template.fill(&Named::default())?;
+    let heads = template.fill(&Named::heads()?)?;
     let now = Timestamp::now();
-    rows.iter().try_for_each(|row| say(&template.fill(&Named::of(row, now))?))
+    let lines = rows.iter().map(|row| template.fill(&Named::of(row, now)));
+    if in_table.is_none() {
+        return lines.into_iter().try_for_each(|line| say(&line?));
+    }
+    let columns: Vec<Column<'_>> = heads.split('\t').map(Column::Left).collect();
+    let cells = lines.map(|line| Ok(line?.split('\t').map(Cell::from).collect()));
+    show(&render(&columns, &cells.collect::<Result<Vec<Vec<Cell>>>>()?, width))
 }
 
 pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
@@ -193,18 +218,18 @@ pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
     if args.reverse {
         rows.reverse();
     }
+    let width = || screen::width().filter(|_| !args.no_trunc);
     match args.format.as_deref() {
         Some("json") => return json::print_list(&rows).map(|()| 0),
         _ if args.json => return json::print_list(&rows).map(|()| 0),
-        Some(format) => return print_as(format, &rows).map(|()| 0),
-        None => {}
+        None | Some(TABLE) => {}
+        Some(format) => return print_as(format, &rows, width()).map(|()| 0),
     }
     if args.quiet {
         rows.iter().try_for_each(|row| say(row.id.as_str()))?;
         return Ok(0);
     }
-    let width = screen::width().filter(|_| !args.no_trunc);
-    show(&table(&rows, &ids, Timestamp::now(), width))?;
+    show(&table(&rows, &ids, Timestamp::now(), width()))?;
     for (id, damage) in rows.iter().filter_map(|row| Some((&row.id, row.damage.as_ref()?))) {
         complain(&format!("task {id} is damaged: {damage}"), None);
     }
@@ -238,7 +263,7 @@ fn status(row: &Row, now: Timestamp) -> String {
 
 /// Makes the table. A shortened id must differ from all ids in `all`.
 fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> Vec<String> {
-    const COLUMNS: [Column; 5] = [
+    const COLUMNS: [Column<'_>; 5] = [
         Column::Left("ID"),
         Column::Left("STATUS"),
         Column::Right("AGE"),

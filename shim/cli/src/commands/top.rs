@@ -101,7 +101,7 @@ fn totals(rows: &[Row]) -> Option<Vec<Cell>> {
 
 /// Makes the table, with a last line for all rows. A shortened id must differ from all ids in `all`.
 fn table(rows: &[Row], totals: Option<Vec<Cell>>, all: &[TaskId], width: Option<usize>) -> Vec<String> {
-    const COLUMNS: [Column; 7] = [
+    const COLUMNS: [Column<'_>; 7] = [
         Column::Right("PID"),
         Column::Left("TASK"),
         Column::Right("EXEC"),

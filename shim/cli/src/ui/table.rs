@@ -11,13 +11,13 @@ const GAP: usize = 2;
 
 /// A column's head, and how its cells are aligned: words left, figures right.
 #[derive(Debug, Clone, Copy)]
-pub enum Column {
-    Left(&'static str),
-    Right(&'static str),
+pub enum Column<'a> {
+    Left(&'a str),
+    Right(&'a str),
 }
 
-impl Column {
-    fn head(self) -> &'static str {
+impl<'a> Column<'a> {
+    fn head(self) -> &'a str {
         match self {
             Column::Left(head) | Column::Right(head) => head,
         }
@@ -45,7 +45,7 @@ impl<T: AsRef<str>> From<T> for Cell {
 }
 
 /// Returns the lines of the table, head first, none wider than `width`.
-pub fn render(columns: &[Column], rows: &[Vec<Cell>], width: Option<usize>) -> Vec<String> {
+pub fn render(columns: &[Column<'_>], rows: &[Vec<Cell>], width: Option<usize>) -> Vec<String> {
     let head: Vec<Cell> = columns.iter().map(|column| Cell::from(column.head())).collect();
     let mut widths = vec![0; columns.len()];
     for row in std::iter::once(&head).chain(rows) {
@@ -72,7 +72,7 @@ pub fn fit(mut lines: Vec<String>, height: usize) -> Vec<String> {
     lines
 }
 
-fn line(columns: &[Column], row: &[Cell], widths: &[usize], width: usize) -> String {
+fn line(columns: &[Column<'_>], row: &[Cell], widths: &[usize], width: usize) -> String {
     let mut line = String::new();
     let mut left = width;
     // Spaces are written only before more text, so that no line ends in spaces.
@@ -122,7 +122,7 @@ pub fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const COLUMNS: [Column; 3] = [Column::Left("ID"), Column::Right("PID"), Column::Left("COMMAND")];
+    const COLUMNS: [Column<'_>; 3] = [Column::Left("ID"), Column::Right("PID"), Column::Left("COMMAND")];
 
     fn table(rows: &[[&str; 3]], width: Option<usize>) -> Vec<String> {
         let rows: Vec<Vec<Cell>> = rows.iter().map(|row| row.iter().map(Cell::from).collect()).collect();

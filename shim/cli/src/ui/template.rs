@@ -1,8 +1,8 @@
 //! `--format`: fills a template with the fields of a task.
 //!
-//! Uses Jinja syntax (minijinja), and accepts Docker's leading dot: `{{ exit.exit_code }}`, `{{.pid}}`. Null prints
-//! nothing; a list or an object prints as JSON. A field that no task has is an error: each path in the template is
-//! checked against the task's data and the schema of the description.
+//! Uses Jinja syntax (minijinja), and accepts Docker's leading dot and `json`: `{{ exit.exit_code }}`, `{{.pid}}`,
+//! `{{json .labels}}`, `{{json .}}`. Null prints nothing; a list or an object prints as JSON. A field that no task has is
+//! an error: each path in the template is checked against the task's data and the schema of the description.
 
 use std::io::IsTerminal as _;
 
@@ -10,6 +10,9 @@ use bowline_model::{Doing, Error, Kind, Result};
 use minijinja::value::{Serde, ValueKind};
 use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
+
+/// The name by which a template has all fields.
+const ALL: &str = "_all";
 
 /// A template that was parsed without an error.
 pub struct Template {
@@ -36,7 +39,7 @@ impl Template {
             Ok(())
         });
         // As docker has it: a shell leaves these as they are.
-        let text = without_dots(&text.replace("\\t", "\t").replace("\\n", "\n"));
+        let text = as_jinja(&text.replace("\\t", "\t").replace("\\n", "\n"));
         let template = Template { environment, text };
         template.environment.template_from_str(&template.text).map_err(|error| wrong(&error))?;
         Ok(template)
@@ -51,7 +54,9 @@ impl Template {
         let template = self.environment.template_from_str(&self.text).map_err(|error| wrong(&error))?;
         let mut named: Vec<String> = template.undeclared_variables(true).into_iter().collect();
         named.sort();
-        let global = |path: &str| self.environment.globals().any(|(name, _)| path.split('.').next() == Some(name));
+        let global = |path: &str| {
+            path == ALL || self.environment.globals().any(|(name, _)| path.split('.').next() == Some(name))
+        };
         if let Some(path) = named.iter().find(|path| !global(path) && !is_known(&subject, path)) {
             let hint = match subject.as_object() {
                 Some(fields) => format!("the fields are {}", fields.keys().cloned().collect::<Vec<_>>().join(", ")),
@@ -59,7 +64,9 @@ impl Template {
             };
             return Err(Error::new(Kind::Usage, format!("--format: there is no field {path}")).hint(hint));
         }
-        let text = template.render(Serde(&subject)).map_err(|error| wrong(&error))?;
+        let subject = Value::from(Serde(&subject));
+        let fields = minijinja::context! { _all => subject.clone(), ..subject };
+        let text = template.render(fields).map_err(|error| wrong(&error))?;
         // Text from a task must not control a terminal; a script gets it unchanged.
         let harmless = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
         Ok(if std::io::stdout().is_terminal() { text.chars().filter(harmless).collect() } else { text })
@@ -76,16 +83,22 @@ fn wrong(error: &minijinja::Error) -> Error {
         .hint("write fields as {{ status }} or {{ exit.exit_code }}; `bowline inspect ID` prints all")
 }
 
-/// Rewrites `{{.pid}}` as `{{pid}}`.
-fn without_dots(text: &str) -> String {
+/// Rewrites `{{.pid}}` as `{{pid}}`, and `{{json .pid}}` as `{{pid|json}}`.
+fn as_jinja(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(start) = rest.find("{{") {
         let (before, after) = rest.split_at(start + 2);
         out += before;
         let word = after.trim_start();
-        let blanks = &after[..after.len() - word.len()];
-        out += blanks;
+        out += &after[..after.len() - word.len()];
+        if let Some(path) = word.strip_prefix("json ").and_then(|of| of.trim_start().strip_prefix('.')) {
+            let length = path.find(|c: char| c.is_whitespace() || "}|-".contains(c)).unwrap_or(path.len());
+            out += if length == 0 { ALL } else { &path[..length] };
+            out += "|json";
+            rest = &path[length..];
+            continue;
+        }
         let dotted = word.strip_prefix('.').filter(|field| field.starts_with(|c: char| c.is_alphabetic() || c == '_'));
         rest = dotted.unwrap_or(word);
     }
@@ -150,12 +163,21 @@ mod tests {
             ("{{ .pid }} {{.task.command}}", "7 sleep"),
             ("{{ task.args }}", "[\"1\"]"),
             ("{{ task.args | json }}", "[\"1\"]"),
+            ("{{json .id}} {{ json .task.args }}", "\"web\" [\"1\"]"),
+            ("{{json .labels -}} x", "{\"a\":\"b\"}x"),
+            ("{{json .exit}}", "null"),
             ("{% if pid %}up{% endif %}", "up"),
             ("{% for a in task.args %}<{{ a }}>{% endfor %}", "<1>"),
             ("a.b", "a.b"),
         ] {
             assert_eq!(filled(template).expect(template), text, "{template}");
         }
+    }
+
+    #[test]
+    fn all_fields_are_one_value() {
+        let all: serde_json::Value = serde_json::from_str(&filled("{{json .}}").expect("all")).expect("JSON");
+        assert_eq!((&all["id"], &all["exit"], all.get(ALL)), (&json!("web"), &serde_json::Value::Null, None));
     }
 
     #[test]
@@ -172,6 +194,7 @@ mod tests {
             ("{{.id}} {{.task.comand}}", "task.comand"),
             ("{{ task.memory.limits }}", "task.memory.limits"),
             ("{{ id.x }}", "id.x"),
+            ("{{json .idd}}", "idd"),
         ] {
             let error = filled(template).expect_err(template);
             assert_eq!(error.kind(), Kind::Usage);

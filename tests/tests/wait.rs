@@ -51,6 +51,21 @@ fn a_waiter_that_goes_away_disturbs_nobody() {
 }
 
 #[test]
+fn each_line_is_of_the_task_in_its_place() {
+    let host = Host::new();
+    let (runs, ended) = (host.task("exec sleep 1000").start(), host.task("exit 3").start());
+    ended.wait();
+    let ran = host.bowline(["wait", "--timeout=100ms", runs.id(), ended.id()]);
+    assert_eq!(ran.assert_code(124).out(), "-\n3", "{ran}");
+    assert!(ran.err().contains(&format!("task {} has not ended", runs.id())), "{ran}");
+    let ran = host.bowline(["wait", "nobody", ended.id()]);
+    assert_eq!(ran.assert_code(125).out(), "-\n3", "{ran}");
+    let alone = host.bowline(["wait", "--timeout=100ms", runs.id()]);
+    assert_eq!(alone.assert_code(124).out(), "", "{alone}");
+    runs.end();
+}
+
+#[test]
 fn wait_for_a_task_that_does_not_exist_is_an_error() {
     let host = Host::new();
     host.bowline(["wait", "nobody"]).assert_refused(125, &["nobody"]);

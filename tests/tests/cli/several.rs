@@ -179,7 +179,7 @@ fn a_wait_may_have_an_end() {
     let begun = Instant::now();
     let ran = host.bowline(["wait", "--timeout=300ms", idle.id(), ended.id()]);
     assert!(begun.elapsed() >= Duration::from_millis(300));
-    assert_eq!((ran.code, ran.out().as_str()), (Some(124), "3"), "{ran}");
+    assert_eq!((ran.code, ran.out().as_str()), (Some(124), "-\n3"), "{ran}");
     assert!(ran.err().contains(&format!("task {} has not ended within 300ms", idle.id())), "{ran}");
     let ran = host.bowline(["wait", "--json", "--timeout=0", ended.id(), idle.id()]);
     assert_eq!((ran.code, &ran.json()[0]["exit_code"]), (Some(124), &Value::from(3)), "{ran}");

@@ -28,6 +28,9 @@ fn not_yet(id: &TaskId, most: Option<Duration>) -> Error {
     Error::new(Kind::Timeout, format!("task {id} has not ended within {most}"))
 }
 
+/// What is printed for a task of several that has no exit code, so that each line is that of the task in its place.
+const NO_CODE: &str = "-";
+
 /// Prints exit codes in the order given, each as soon as the ones before it are known. With `json` prints one report,
 /// or a list for several tasks. A task that has not ended after `most` is an error.
 pub async fn run(state: &StateDir, tasks: &Chosen, json: bool, most: Option<Duration>) -> Result<u8> {
@@ -45,13 +48,17 @@ pub async fn run(state: &StateDir, tasks: &Chosen, json: bool, most: Option<Dura
     };
     let mut reports = Vec::new();
     let code = each_found(tasks.find_ended(state)?, act)
-        .in_order(|id, report| match report.exit_code {
-            _ if json => {
-                reports.push(Named { id, report });
-                Ok(())
+        .each_in_order(|id, report| {
+            let none = || if tasks.is_several() && !json { say(NO_CODE) } else { Ok(()) };
+            let Some((id, report)) = id.zip(report) else { return none() };
+            match report.exit_code {
+                _ if json => {
+                    reports.push(Named { id, report });
+                    Ok(())
+                }
+                Some(code) => say(&code.to_string()),
+                None => none().and(Err(end_not_known(&id, &report))),
             }
-            Some(code) => say(&code.to_string()),
-            None => Err(end_not_known(&id, &report)),
         })
         .await?;
     match (tasks.is_several(), json) {

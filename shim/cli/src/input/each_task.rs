@@ -138,13 +138,21 @@ impl<T: Send + 'static> Each<T> {
 
     /// Waits for each task in the order given, and passes its result to `then`.
     pub async fn in_order(self, mut then: impl FnMut(TaskId, T) -> Result<()>) -> Result<u8> {
+        let then = |id: Option<TaskId>, value: Option<T>| id.zip(value).map_or(Ok(()), |(id, value)| then(id, value));
+        self.each_in_order(then).await
+    }
+
+    /// Like [`Each::in_order`], where `then` is called for each task, also for one without a result, after its error.
+    pub async fn each_in_order(self, mut then: impl FnMut(Option<TaskId>, Option<T>) -> Result<()>) -> Result<u8> {
         let mut code = None;
         let mut ids = self.watched.into_iter().map(|(id, _)| id);
         for one in self.work {
             let id = one.is_ok().then(|| ids.next()).flatten();
-            let outcome = finished(one).await;
-            let outcome = outcome.and_then(|value| id.zip(value).map_or(Ok(()), |(id, value)| then(id, value)));
-            settle(outcome, &mut code);
+            let value = finished(one).await.unwrap_or_else(|error| {
+                settle(Err(error), &mut code);
+                None
+            });
+            settle(then(id, value), &mut code);
         }
         Ok(code.unwrap_or(0))
     }

@@ -104,6 +104,24 @@ fn user_and_system_time_are_parts_of_all_cpu_time() {
 }
 
 #[test]
+fn of_time_that_no_tick_has_met_no_parts_are_told() {
+    let host = Host::new();
+    // On v1 the kernel samples the parts, and measures the whole.
+    let found = (0..20).find_map(|_| {
+        let task = host.task("exec sleep 1000").start();
+        let cpu = task.stats()["cpu"].clone();
+        let said = task.bowline("stats", []).assert_code(0).out();
+        let is_same = task.stats()["cpu"]["usage_usec"] == cpu["usage_usec"];
+        task.end();
+        let parts = ["user_usec", "system_usec"].iter().filter_map(|part| cpu[*part].as_u64()).sum::<u64>();
+        (is_same && (parts == 0 || only_v2())).then_some((cpu, parts, said))
+    });
+    let (cpu, parts, said) = found.expect("one is short enough");
+    assert!(cpu["usage_usec"].as_u64() > Some(0), "{cpu}");
+    assert_eq!(said.contains("in all: user -, system -)"), parts == 0, "{said}");
+}
+
+#[test]
 fn each_process_has_its_own_cpu_time_and_memory() {
     let host = Host::new();
     let task = host.task("(while :; do :; done) & sleep 1000 & echo ready; wait").start();

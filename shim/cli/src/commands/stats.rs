@@ -89,7 +89,7 @@ fn io(reading: &Reading) -> (Option<u64>, Option<u64>) {
 /// Makes a table with a line for each reading, and a last one for all of them. A shortened id must differ from all ids in
 /// `all`.
 fn table(readings: &[Reading], by: By, totals: Option<Vec<Cell>>, all: &[TaskId], width: Option<usize>) -> Vec<String> {
-    const COLUMNS: [Column; 6] = [
+    const COLUMNS: [Column<'_>; 6] = [
         Column::Left("ID"),
         Column::Right("CPU %"),
         Column::Right("MEM USAGE / LIMIT"),
@@ -171,13 +171,13 @@ fn print(answer: &Reading) -> Result<()> {
 }
 
 /// The CPU time in programs and in the kernel. v1 samples both, beside the time that it measures: as v2 does, their
-/// shares of that are told.
+/// shares of that are told; of a task that no sample has met, nothing is known of them.
 fn split(cpu: &Cpu) -> Option<(u64, u64)> {
     let (all, user, system) = (cpu.usage_usec?, cpu.user_usec?, cpu.system_usec?);
     let of = u128::from(user) + u128::from(system);
-    let user = (u128::from(all) * u128::from(user)).checked_div(of).unwrap_or(0);
+    let user = (u128::from(all) * u128::from(user)).checked_div(of)?;
     let user = u64::try_from(user).unwrap_or(all);
-    Some((user, if of > 0 { all - user } else { 0 }))
+    Some((user, all - user))
 }
 
 fn ms(usec: Option<u64>) -> String {

@@ -16,7 +16,7 @@ use super::set::Setting;
 const DESCRIBE: [&str; 7] = ["run", "start", "exec", "update", "spec", "sandbox create", "sandbox update"];
 
 /// The flags that set a field, or one below it, by their ids. The first entry that fits counts.
-const FLAGS: &[(&str, &[&str])] = &[
+pub const FLAGS: &[(&str, &[&str])] = &[
     ("name", &["name"]),
     ("bundle", &["bundle"]),
     ("command", &["entrypoint"]),
@@ -47,11 +47,13 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("rootfs", &["rootfs"]),
     ("readonly_rootfs", &["read_only"]),
     ("ephemeral", &["ephemeral"]),
-    ("mounts", &["volume", "mount", "tmpfs"]),
+    ("mounts", &["volume", "mount", "tmpfs", "shm_size"]),
     ("devices", &["device"]),
     ("cdi_devices", &["device", "gpus"]),
     ("user", &["user"]),
     ("group", &["user"]),
+    ("groups", &["group_add"]),
+    ("sysctls", &["sysctl"]),
     ("profile", &["untrusted"]),
     ("hostname", &["hostname"]),
     ("names.hosts", &["add_host"]),
@@ -60,6 +62,8 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("names.options", &["dns_option"]),
     ("names", &["add_host", "dns", "dns_search", "dns_option"]),
     ("namespaces.network", &["network"]),
+    ("namespaces.ipc", &["ipc"]),
+    ("namespaces.pid", &["pid"]),
     ("network.mode", &["network"]),
     ("network.ports", &["publish"]),
     ("network", &["network", "publish"]),

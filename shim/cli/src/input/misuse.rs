@@ -53,11 +53,8 @@ enum Answer {
 }
 
 fn answer(error: &clap::Error, args: &[OsString]) -> Answer {
-    if let Some(name) = host_name(error.kind(), args) {
-        // Whatever else a name has might mean something to a shell.
-        let is_plain = name.chars().all(|char| char.is_ascii_alphanumeric() || ".-".contains(char));
-        let hint = format!("--hostname {} sets the host name", if is_plain { &name } else { "NAME" });
-        return Answer::Refused { message: format!("-h prints the help of a command, and {name} follows it"), hint };
+    if let Some((word, hint)) = word_after_help(error.kind(), args) {
+        return Answer::Refused { message: format!("-h prints the help of a command, and {word} follows it"), hint };
     }
     if !error.use_stderr() {
         return Answer::AsClapHasIt;
@@ -120,34 +117,24 @@ pub fn hinted(error: &clap::Error, words: &[String]) -> String {
     }
 }
 
-/// The host name after `-h` of a command that starts something: docker and podman take it for that.
-fn host_name(kind: ErrorKind, args: &[OsString]) -> Option<String> {
+/// The word that follows `-h`, and what to type: the flag for a host name where docker and podman take it for one.
+/// Nothing runs, which must not look like success.
+fn word_after_help(kind: ErrorKind, args: &[OsString]) -> Option<(String, String)> {
     // To build all commands takes longer than anything else that `--version` does.
     if kind != ErrorKind::DisplayHelp {
         return None;
     }
     let called = Called::of(args);
-    if !["bowline run", "bowline start", "bowline sandbox create"].contains(&called.name()) {
-        return None;
+    let has_name = ["bowline run", "bowline start", "bowline sandbox create"].contains(&called.name());
+    let (word, is_name) = called.word_after_help(has_name)?;
+    if is_name && has_name {
+        // Whatever else a name has might mean something to a shell.
+        let is_plain = word.chars().all(|char| char.is_ascii_alphanumeric() || ".-".contains(char));
+        let hint = format!("--hostname {} sets the host name", if is_plain { &word } else { "NAME" });
+        return Some((word, hint));
     }
-    let mut words = called.rest.iter();
-    while let Some(word) = words.next() {
-        let Some(flags) = word.strip_prefix('-').filter(|flags| !flags.starts_with('-')) else {
-            if called.takes_next(word) {
-                words.next();
-            }
-            continue;
-        };
-        // What follows a flag with a value in one word is its value.
-        let ours = flags.chars().take_while(|flag| *flag != 'h').all(|flag| !called.takes_value(flag));
-        match flags.split_once('h') {
-            Some((_, "")) if ours => return words.next().filter(|word| !word.starts_with('-')).cloned(),
-            Some((_, name)) if ours => return Some(name.trim_start_matches('=').to_owned()),
-            _ if called.takes_next(word) => drop(words.next()),
-            _ => {}
-        }
-    }
-    None
+    let hint = format!("leave -h out, or what follows: `{} -h` prints the help alone", called.name());
+    Some((word, hint))
 }
 
 /// The command that is called, and the words after its name.
@@ -179,6 +166,42 @@ impl Called {
             }
         }
         called
+    }
+
+    /// The word after `-h`, and whether it follows at once; also in the same word where it `may_be_joined`. A word is no
+    /// flag, and no flag's value.
+    fn word_after_help(&self, may_be_joined: bool) -> Option<(String, bool)> {
+        let mut words = self.rest.iter();
+        let mut begins = loop {
+            let word = words.next()?;
+            let Some(flags) = word.strip_prefix('-').filter(|flags| !flags.starts_with('-')) else {
+                if self.takes_next(word) {
+                    words.next();
+                }
+                continue;
+            };
+            // What follows a flag with a value in one word is its value.
+            let ours = flags.chars().take_while(|flag| *flag != 'h').all(|flag| !self.takes_value(flag));
+            match flags.split_once('h') {
+                Some((_, "")) if ours => break true,
+                Some((_, name)) if ours && may_be_joined => {
+                    return Some((name.trim_start_matches('=').to_owned(), true));
+                }
+                Some(_) if ours => break false,
+                _ if self.takes_next(word) => drop(words.next()),
+                _ => {}
+            }
+        };
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--" => return words.next().map(|word| (word.clone(), false)),
+                flag if flag.starts_with('-') && self.takes_next(flag) => drop(words.next()),
+                flag if flag.starts_with('-') => {}
+                word => return Some((word.to_owned(), begins)),
+            }
+            begins = false;
+        }
+        None
     }
 
     fn name(&self) -> &str {
@@ -261,10 +284,11 @@ fn meant(error: &clap::Error) -> Option<String> {
     })
 }
 
-/// Whether `typed` begins `meant`, or is a typo of it: one error in three letters, two in six, three in nine.
+/// Whether `typed` begins `meant`, or is a typo of it: one error in three letters, two in six. Three make another word
+/// of one: `--no-network` is not `--network`.
 fn is_close(typed: &str, meant: &str) -> bool {
     let (typed, meant) = (typed.trim_start_matches('-'), meant.trim_start_matches('-'));
-    let most = (typed.chars().count() / 3).min(3);
+    let most = (typed.chars().count() / 3).min(2);
     typed.len() > 2 && meant.starts_with(typed) || strsim::damerau_levenshtein(typed, meant) <= most
 }
 
@@ -415,7 +439,7 @@ mod tests {
     fn h_is_no_host_name() {
         let of = |args: &[&str]| {
             let error = Cli::try_parse_from(std::iter::once(&"bowline").chain(args)).expect_err("help");
-            host_name(error.kind(), &args.iter().map(OsString::from).collect::<Vec<_>>())
+            word_after_help(error.kind(), &args.iter().map(OsString::from).collect::<Vec<_>>())
         };
         for args in [
             &["run", "-h", "box", "true"][..],
@@ -427,18 +451,43 @@ mod tests {
             &["run", "-v", "/h:/h", "--name", "x", "-h", "box"],
             &["--state", "/run", "run", "-h", "box"],
         ] {
-            assert_eq!(of(args).as_deref(), Some("box"), "{args:?}");
+            let (word, hint) = of(args).expect("a word");
+            assert_eq!((&*word, &*hint), ("box", "--hostname box sets the host name"), "{args:?}");
         }
         for args in [
             &["run", "-h"][..],
             &["run", "-h", "--json"],
+            &["run", "-h", "--name", "x"],
             &["-h", "run"],
-            &["ps", "-h", "web"],
+            &["sandbox", "-h", "create"],
+            &["ps", "-ha"],
+            &["logs", "web", "-h"],
             &["run", "--help", "true"],
             &["run", "-v", "/h:/h", "--help"],
             &["run", "-vh:/h", "-h"],
         ] {
             assert_eq!(of(args), None, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn words_after_h_are_refused_by_every_command() {
+        let whole = Cli::whole();
+        let groups =
+            whole.get_subcommands().flat_map(|command| command.get_subcommands().map(move |below| (command, below)));
+        let groups = groups.map(|(command, below)| vec![command.get_name(), below.get_name()]);
+        let commands = whole.get_subcommands().map(|command| vec![command.get_name()]);
+        let all: Vec<Vec<&str>> = commands.chain(groups).collect();
+        assert!(all.len() > 40, "{}", all.len());
+        // What follows `help` is a command.
+        for command in all.into_iter().filter(|command| !command.contains(&"help")) {
+            for after in [&["-h", "box", "ls"][..], &["-h", "--", "ls"]] {
+                let line = [&["bowline"], &command[..], after].concat();
+                let error = Cli::try_parse_from(&line).expect_err("help");
+                let args: Vec<OsString> = line[1..].iter().map(OsString::from).collect();
+                let (word, hint) = word_after_help(error.kind(), &args).unwrap_or_else(|| panic!("{line:?}"));
+                assert!(after.contains(&&*word) && !hint.is_empty(), "{line:?}: {word}");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Words of docker and podman. Must not: list what exists.
 
-use super::{ADDRESS, NO_IMAGES, SANDBOX, SERVICE, Tool, Words};
+use super::{ADDRESS, NO_IMAGES, PID, SANDBOX, SERVICE, Tool, Words};
 
 pub const TOOL: Tool = Tool {
     #[cfg(test)]
@@ -108,6 +108,16 @@ const RARE: Words = &[
     (&["system events"], "leave the word out: `bowline events`"),
     (&["remove", "delete", "container remove"], "`bowline rm` removes a task"),
     (&["init"], "`bowline run` makes the state folder itself"),
+    (
+        &[
+            "--health-startup-cmd",
+            "--health-startup-interval",
+            "--health-startup-retries",
+            "--health-startup-success",
+            "--health-startup-timeout",
+        ],
+        "`--health-start-period` is a time in which failures do not count",
+    ),
     (&["healthcheck", "health"], "`bowline inspect` prints what checks have found: see docs/health.md"),
     (&["generate", "quadlet", "autoupdate", "auto-update"], SERVICE),
     (&["checkpoint", "restore"], "containerd's runtime has checkpoints: see docs/containerd.md"),
@@ -124,7 +134,8 @@ const RARE: Words = &[
     (&["--annotation"], "`--label` keeps a name and a value with the task"),
     (&["--label-file"], "`--label` for each line"),
     (&["--attach", "-a"], "`-i` passes stdin on; stdout and stderr come in any case"),
-    (&["--cidfile", "--pidfile", "--pod-id-file"], ID),
+    (&["--cidfile", "--pod-id-file"], ID),
+    (&["--pidfile"], PID),
     (&["--conmon-pidfile"], "`bowline start --pid-file FILE`"),
     (&["--cpu-rt-period", "--cpu-rt-runtime"], "`--realtime 10ms`, with `--realtime-period 1s`"),
     (
@@ -139,8 +150,14 @@ const RARE: Words = &[
     (&["--tls-verify", "--cert-dir", "--decryption-key", "--image-volume", "--retry", "--retry-delay"], NO_IMAGES),
     (&["--domainname"], "`--hostname` sets the host name; the domain's stays"),
     (&["--ip", "--ip6", "--mac-address", "--link-local-ip", "--network-alias"], ADDRESS),
-    (&["--kernel-memory", "--mem", "--memory-swappiness"], "`-m` and `--memory-swap` limit memory"),
-    (&["--oom-kill-disable"], "`--set memory.high=48M` slows a task down instead of killing"),
+    (&["--kernel-memory"], "leave it out: `-m` counts the kernel's memory too"),
+    (&["--mem"], "`-m 64M` limits memory"),
+    (&["--memory-swappiness"], "`--swap 0` allows no swap"),
+    (
+        &["--oom-kill-disable"],
+        "`--memory-high 48M` slows a task down before its limit kills it (cgroup v2); `--oom-score-adj -500` has the kernel kill others first",
+    ),
+    (&["--rmi"], "there are no images to remove: `--rm` removes the task"),
     (&["--quiet", "-q"], "leave it out: nothing is pulled, and `bowline run` prints only what the task writes"),
     (&["--runtime"], "bowline is the runtime: leave it out"),
     (&["--sig-proxy"], "a signal to `bowline run` stops the task as `--stop-signal` says"),
@@ -165,7 +182,8 @@ const RARE: Words = &[
     (&["--preserve-fds", "--preserve-fd"], "no descriptor is passed on: `-i` passes stdin on"),
     (&["--sdnotify"], SERVICE),
     (&["--read-only-tmpfs"], "`--tmpfs /tmp`, for each folder that it writes to"),
-    (&["--rdt-class", "--cgroup-conf"], "`--set 'unified.\"FILE\"=VALUE'` writes a file of cgroup v2"),
+    (&["--cgroup-conf"], "`--unified FILE=VALUE` writes a file of cgroup v2"),
+    (&["--rdt-class"], "bowline gives no task a class of Intel RDT: leave it out"),
     (&["--cgroups"], "each task has a cgroup: leave it out"),
     (
         &["--chrootdirs", "--init-path", "--personality", "--seccomp-policy"],

@@ -1,6 +1,6 @@
 //! Words of firejail. Must not: list what exists.
 
-use super::{ADDRESS, Tool, Words};
+use super::{ADDRESS, NICE, Tool, Words};
 
 pub const TOOL: Tool = Tool {
     #[cfg(test)]
@@ -33,6 +33,7 @@ const WORDS: Words = &[
 const RARE: Words = &[
     (&["--private-bin", "--private-etc", "--private-lib", "--private-opt", "--private-srv", "--private-home"], HIDDEN),
     (&["--blacklist", "--deny"], HIDDEN),
+    (&["--mkdir", "--mkfile"], "leave it out, and make it before: `-v PATH:PATH` shows what is there"),
     (&["--read-write"], "`-v PATH:PATH`"),
     (&["--chroot"], "`--rootfs DIR`"),
     (&["--caps"], "leave it out: a task has 13 capabilities"),
@@ -42,7 +43,8 @@ const RARE: Words = &[
     ),
     (&["--rlimit-as", "--rlimit-cpu"], "`-m 64M` limits memory, `--cpus` CPU time"),
     (&["--cpu"], "`--cpuset-cpus 0-1`"),
-    (&["--join", "--shell"], NAMED),
+    (&["--join"], NAMED),
+    (&["--shell"], "leave it out: no shell runs the command"),
     (
         &["--noroot", "--nonewprivs", "--nogroups"],
         "leave it out: a program gains no rights; `--untrusted` is a user of its own",
@@ -56,7 +58,7 @@ const RARE: Words = &[
     (&["--bind"], "`-v SRC:DST`"),
     (&["--ipc-namespace", "--disable-mnt", "--noexec", "--machine-id"], PRIVATE),
     (&["--rmenv", "--keep-fd", "--keep-var-tmp"], "leave it out: no variable and no descriptor is inherited"),
-    (&["--nice"], "a shell sets it: `sh -c 'exec nice -n 5 CMD'`; `--set cpu.shares=512` is its weight"),
+    (&["--nice"], NICE),
     (&["--cgroup"], "`--set cgroup=/PARENT/NAME`"),
     (&["--hosts-file"], "`-v ./hosts:/etc/hosts:ro` gives it another /etc/hosts"),
     (&["--ip", "--ip6", "--mac", "--mtu", "--defaultgw", "--netmask", "--veth-name", "--iprange"], ADDRESS),

@@ -42,6 +42,8 @@ const TOOLS: [&Tool; 6] =
 const NO_IMAGES: &str = "bowline has no images: see \"An image of Docker or a registry\" in docs/recipes.md";
 const SANDBOX: &str = "tasks that belong together are a sandbox: see `bowline sandbox --help`";
 const SERVICE: &str = "systemd restarts a service: see \"A service under systemd\" in docs/recipes.md";
+const NICE: &str = "a shell sets it: `sh -c 'exec nice -n 5 CMD'`; `--cpu-shares 512` is its weight";
+const PID: &str = "`bowline inspect -f '{{ pid }}' ID` prints a task's pid; `bowline start --pid-file FILE` writes its shim's, for systemd";
 const ADDRESS: &str = "the plugins of a network choose its addresses: see docs/network.md";
 
 impl Tool {
@@ -70,6 +72,7 @@ mod tests {
 
     use super::*;
     use crate::input::args::Cli;
+    use crate::input::hints::FLAGS;
     use crate::input::set::Setting;
 
     fn all() -> impl Iterator<Item = (&'static Tool, &'static str, &'static str)> {
@@ -116,6 +119,22 @@ mod tests {
                 let mut task = bowline_spec::Task::default();
                 let set = crate::input::set::set(&mut task, &setting, bowline_spec::parse);
                 set.unwrap_or_else(|wrong| panic!("{word}: {wrong}"));
+            }
+        }
+    }
+
+    #[test]
+    fn no_field_is_proposed_that_has_a_flag() {
+        let bowline = Cli::whole();
+        let run = bowline.find_subcommand("run").expect("it is there");
+        let is_flag = |id: &&str| run.get_arguments().any(|argument| argument.get_id() == *id);
+        for (_, word, instead) in all() {
+            for (_, rest) in instead.match_indices("--set ").map(|(at, set)| instead.split_at(at + set.len())) {
+                let (field, value) = rest.trim_start_matches('\'').split_once('=').expect("a setting");
+                let with_flag = FLAGS.iter().find(|(of, _)| *of == field).filter(|_| !value.starts_with('/'));
+                let flag = with_flag.and_then(|(_, flags)| flags.iter().find(|id| is_flag(id)));
+                let below = field.starts_with("unified.").then_some(&"unified");
+                assert_eq!(flag.or(below), None, "{word}: {instead}");
             }
         }
     }

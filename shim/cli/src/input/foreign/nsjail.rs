@@ -1,6 +1,6 @@
 //! Words of nsjail. Must not: list what exists.
 
-use super::{ADDRESS, Tool, Words};
+use super::{ADDRESS, NICE, Tool, Words};
 
 pub const TOOL: Tool = Tool {
     #[cfg(test)]
@@ -16,8 +16,6 @@ const LINES: &[(&str, &str)] = &[(
     "`nsjail -Mo --chroot / --time_limit 10 --rlimit_as 64 -- CMD`",
     "`bowline run --rm --network none --timeout 10s -m 64M CMD`",
 )];
-
-const OWN: &str = "`--set namespaces.pid=host`, and so on: all but user and network are the task's own";
 
 const WORDS: Words = &[
     (&["--bindmount", "-B", "--bindmount_ro", "-R"], "`-v SRC:DST`, `-v SRC:DST:ro`"),
@@ -44,7 +42,10 @@ const RARE: Words = &[
     (&["--keep_caps", "--cap"], "`--cap-add CAP`, or ALL"),
     (&["--proc_path", "--proc_rw", "--disable_proc"], "leave it out: a task has `/proc`"),
     (&["--rw"], "leave it out: a root of `--rootfs` is writable"),
-    (&["--disable_clone_newpid", "--disable_clone_newipc", "--disable_clone_newuts", "--disable_clone_newcgroup"], OWN),
+    (&["--disable_clone_newpid"], "`--pid host`"),
+    (&["--disable_clone_newipc"], "`--ipc host`"),
+    (&["--disable_clone_newuts"], "`--set namespaces.uts=host`"),
+    (&["--disable_clone_newcgroup"], "`--set namespaces.cgroup=host`"),
     (&["--disable_clone_newuser", "--disable_clone_newns"], "leave it out"),
     (&["--uid_mapping", "--gid_mapping", "-U", "-G"], "uid_mappings and gid_mappings: see docs/reference.md"),
     (
@@ -55,7 +56,7 @@ const RARE: Words = &[
     (&["--log_fd", "--verbose", "--quiet", "-q", "--really_quiet", "-Q", "--skip_setsid"], "leave it out"),
     (&["--pass_fd", "--stderr_to_null", "--silent"], "no descriptor is passed on: `-i` passes stdin on"),
     (&["--max_cpus"], "`--cpuset-cpus 0-1`"),
-    (&["--nice_level"], "a shell sets it: `sh -c 'exec nice -n 5 CMD'`; `--set cpu.shares=512` is its weight"),
+    (&["--nice_level"], NICE),
     (&["--macvlan_iface", "--macvlan_vs_ip", "-I", "--iface_own", "--iface_no_lo"], ADDRESS),
     (&["--exec_file", "-x"], "type the program as the command"),
     (&["--cgroup_mem_swap_max"], "`--memory-swap`"),

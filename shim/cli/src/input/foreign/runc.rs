@@ -1,6 +1,6 @@
 //! Words of runc and crun. Must not: list what exists.
 
-use super::{Tool, Words};
+use super::{PID, Tool, Words};
 
 pub const TOOL: Tool = Tool {
     #[cfg(test)]
@@ -21,19 +21,21 @@ const LINES: &[(&str, &str)] = &[
     ("`runc exec -t`, `pause`, `resume`, `update --memory N ID`", "the same words; `exec -it`"),
 ];
 
-const OCI: &str = "`bowline-oci` has this flag: see docs/oci-runtime.md";
+const SOCKET: &str = "`-it` gives a terminal; `bowline-oci` has this flag: see docs/oci-runtime.md";
 
 const WORDS: Words = &[
     (&["events --stats", "events --interval"], "`bowline stats --json ID`, with `--watch` again and again"),
     (&["-b"], "`--bundle DIR`"),
-    (&["--console-socket"], OCI),
+    (&["--console-socket"], SOCKET),
 ];
 
 const RARE: Words = &[
     (&["state"], "`bowline inspect ID`"),
     (&["delete"], "`bowline rm` removes a task"),
     (&["features"], "`bowline doctor` prints what this host can do"),
-    (&["--pid-file", "exec --pid-file", "exec --console-socket"], OCI),
+    (&["--pid-file"], PID),
+    (&["exec --console-socket"], SOCKET),
+    (&["exec --pid-file"], "`bowline stats --json ID` has the pid of each exec, under processes"),
     (&["--no-pivot", "--no-new-keyring", "--no-subreaper", "--keep"], "leave it out"),
     (&["exec --process", "exec -p"], "`bowline exec` takes the command itself"),
     (&["exec --cap", "exec -c", "exec --additional-gids", "exec -g"], "an exec has the task's rights"),
@@ -41,17 +43,10 @@ const RARE: Words = &[
     (&["bowline --root"], "`--state DIR`"),
     (&["--systemd-cgroup", "bowline --systemd-cgroup"], "`--cgroup-driver systemd` of `bowline run`"),
     (
-        &[
-            "bowline --debug",
-            "bowline --log",
-            "bowline --log-format",
-            "bowline --rootless",
-            "--debug",
-            "--log-format",
-            "--rootless",
-            "--criu",
-        ],
+        &["bowline --debug", "bowline --log", "bowline --log-format", "--debug", "--log-format"],
         "leave it out: `bowline logs` and the journal have what is kept",
     ),
+    (&["bowline --rootless", "--rootless"], "leave it out: bowline is run by root"),
+    (&["--criu"], "containerd's runtime has checkpoints: see docs/containerd.md"),
     (&["update -r", "update --resources", "update --cpu-share"], "`bowline update --help` lists the limits"),
 ];

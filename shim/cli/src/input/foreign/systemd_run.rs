@@ -1,6 +1,6 @@
 //! Words of systemd-run, and settings of units. Must not: list what exists.
 
-use super::{SERVICE, Tool, Words};
+use super::{NICE, SERVICE, Tool, Words};
 
 pub const TOOL: Tool = Tool {
     #[cfg(test)]
@@ -21,7 +21,7 @@ const LINES: &[(&str, &str)] = &[
 const DEFAULT: &str = "leave it out: this is the default";
 const OWN_TMP: &str = "leave it out: `/tmp` is the task's own, and the host's files are read-only";
 const CAPS: &str = "`--cap-drop ALL --cap-add CAP`";
-const IO: &str = "`--set io.weight=500`; io.devices in a description has weights and rates of each device";
+const IO: &str = "`--io weight=500`, or `--io /dev/sda,read_bps=1M` for one device";
 const LIMITS: &str = "`--ulimit nofile=1024`, and others";
 const TIMER: &str = "a timer of systemd starts a task later: its service runs `bowline run`";
 
@@ -58,17 +58,17 @@ const RARE: Words = &[
     (&["--user-unit", "--machine", "-M", "--host"], "bowline is on one machine, and run by root"),
     (&["--shell", "-S"], "`bowline run -it bash`"),
     (&["--same-dir"], "`-v \"$PWD:/work\" -w /work` shares this folder"),
-    (&["--nice", "Nice="], "a shell sets it: `sh -c 'exec nice -n 5 CMD'`; `--set cpu.shares=512` is its weight"),
+    (&["--nice", "Nice="], NICE),
     (&["--slice-inherit"], "`--slice NAME.slice`"),
     (&["--description"], "`--label description=TEXT`"),
     (&["--quiet", "-q"], "leave it out: `bowline run` prints only what the task writes"),
     (&["--no-block"], "`bowline start` returns once it runs"),
     (&["--no-ask-password", "--expand-environment", "--send-sighup", "--service-type"], "leave it out"),
     (&["--path-property", "--socket-property"], SERVICE),
-    (&["MemoryHigh="], "`--set memory.high=48M`"),
-    (&["MemoryLow=", "MemoryMin="], "`--set memory.low=64M`"),
-    (&["MemorySwapMax="], "`--set memory.swap=64M`"),
-    (&["CPUWeight=", "CPUShares="], "`--set cpu.shares=512`"),
+    (&["MemoryHigh="], "`--memory-high 48M`"),
+    (&["MemoryLow=", "MemoryMin="], "`--memory-low 64M`"),
+    (&["MemorySwapMax="], "`--swap 64M`"),
+    (&["CPUWeight=", "CPUShares="], "`--cpu-shares 512`"),
     (&["AllowedCPUs=", "CPUAffinity="], "`--cpuset-cpus 0-1`"),
     (&["IOWeight=", "IOReadBandwidthMax=", "IOWriteBandwidthMax="], IO),
     (&["LimitNOFILE=", "LimitCORE=", "LimitNPROC=", "LimitAS="], LIMITS),
@@ -82,7 +82,7 @@ const RARE: Words = &[
     (&["ReadOnlyPaths=", "ReadWritePaths=", "InaccessiblePaths="], OWN_TMP),
     (&["TemporaryFileSystem="], "`--tmpfs DST`"),
     (&["DeviceAllow="], "`--device /dev/NODE`"),
-    (&["OOMScoreAdjust="], "`--set oom_score_adj=500`"),
+    (&["OOMScoreAdjust="], "`--oom-score-adj 500`"),
     (&["Slice="], "`--slice NAME.slice`"),
-    (&["Delegate="], "`--set namespaces.cgroup=private` is the default; its cgroup is read-only"),
+    (&["Delegate="], "leave it out: a task sees its own cgroup, read-only"),
 ];

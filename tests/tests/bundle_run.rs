@@ -469,7 +469,7 @@ fn what_is_no_bundle_or_says_it_twice_is_refused() {
         ("--untrusted", "profile"),
         ("--tmpfs=/x", "mounts"),
     ] {
-        refused(&folder, &[flag], 125, &[field, "config.json"]);
+        refused(&folder, &[flag], 2, &[field, "config.json"]);
     }
     refused(&folder, &["--sandbox=x"], 2, &["--bundle", "--sandbox"]);
     let terminal = bundle(&host, "command = 'true'\nterminal = true", |_| {});

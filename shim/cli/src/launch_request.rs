@@ -61,7 +61,7 @@ pub async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Descr
                 return Err(Error::new(Kind::Usage, "there is no command to run"));
             }
             let valid = if is_member { task.validate_member() } else { task.validate() };
-            valid.map_err(Error::from)?;
+            valid.map_err(|invalid| description::of_command_line(&invalid))?;
             task
         }
     };

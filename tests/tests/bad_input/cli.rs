@@ -230,46 +230,119 @@ fn a_wrong_value_is_told_what_is_wanted() {
         (&["sandbox", "create", "--qos=foo"], &["[possible values: guaranteed, burstable, best-effort]"]),
         (&["logs", "--tail=x", "web"], &["\"x\" is not a number of lines; write 10, or all"]),
         (&["exec", "--timeout=0", "web", "true"], &["--timeout", "leaves no time"]),
-        (&["run", "--env-file=/no\nsuch", "true"], &["cannot read /no\\nsuch"]),
     ] {
         host.bowline(args).assert_refused(2, parts);
     }
+    host.bowline(["run", "--env-file=/no\nsuch", "true"]).assert_refused(125, &["cannot read /no\\nsuch"]);
 }
 
 #[test]
 fn an_error_of_a_field_names_the_flag_that_set_it() {
     let host = Host::new();
-    for (flag, parts) in [
-        ("--tmpfs=/proc/x", &["mounts[0].destination"][..]),
-        ("--ulimit=nofile=2:1", &["rlimits.nofile"]),
-        ("--cpuset-cpus=9999", &["cpu.cpuset"]),
-        ("--memory=1K", &["memory.limit"]),
-        ("--hostname=a b", &["hostname"]),
-        ("--workdir=relative", &["workdir"]),
-        ("--user=no-such-user", &["user"]),
-        ("--device=/dev/no-such-device", &["devices"]),
-        ("--rootfs=/no/such/root", &["rootfs"]),
-        ("--network=/no/such/netns", &["namespaces.network"]),
-        ("--log-size=1", &["log.max_size"]),
+    // What the line itself shows is a wrong command line; what the host lacks is not.
+    for (code, flag, parts) in [
+        (2, "--tmpfs=/proc/x", &["mounts[0].destination"][..]),
+        (2, "--ulimit=nofile=2:1", &["rlimits.nofile"]),
+        (2, "--memory=1K", &["memory.limit"]),
+        (2, "--hostname=a b", &["hostname"]),
+        (2, "--dns-search=a b", &["names.search[0]"]),
+        (2, "--workdir=relative", &["workdir"]),
+        (2, "--log-size=1", &["log.max_size"]),
+        (125, "--cpuset-cpus=9999", &["cpu.cpuset"]),
+        (125, "--user=no-such-user", &["user"]),
+        (125, "--device=/dev/no-such-device", &["devices"]),
+        (125, "--rootfs=/no/such/root", &["rootfs"]),
+        (125, "--network=/no/such/netns", &["namespaces.network"]),
     ] {
         let ran = host.bowline(["run", "--name", &host.new_id(), flag, "true"]);
-        ran.assert_refused(125, parts);
+        ran.assert_refused(code, parts);
         let name = flag.split('=').next().unwrap_or_default();
         assert!(ran.err().ends_with(&format!("\nhint: this comes from {name}; see `bowline run --help`")), "{ran}");
     }
-    let file = host.file("task.toml", "command = 'true'\npids = 0");
+    let set = host.bowline(["run", "--set=pids=0", "true"]);
+    assert!(set.assert_refused(2, &["pids"]).err().contains("\nhint: this comes from --set"), "{set}");
+    let task = host.task("exec sleep 1000").start();
+    let ran = task.bowline("exec", ["--user=no-such-user", "true"]);
+    ran.assert_refused(125, &[]);
+    assert!(ran.err().contains("\nhint: this comes from "), "{ran}");
+    task.bowline("exec", ["--workdir=relative", "true"]).assert_refused(2, &["--workdir", "not an absolute path"]);
+    task.end();
+}
+
+#[test]
+fn of_a_description_and_flags_whoever_is_wrong_is_named() {
+    let host = Host::new();
+    let file = host.file("task.toml", "command = 'true'\npids = 0\nmounts = [{source = '/etc', destination = '/mnt'}]");
     let file = file.to_str().expect("ASCII");
     let ran = host.bowline(["run", "-f", file]);
-    assert!(ran.assert_refused(125, &["pids"]).err().contains("\nhint: `bowline schema`"), "{ran}");
-    let ran = host.bowline(["run", "-f", file, "--pids=9", "--hostname=a b"]);
-    assert!(ran.assert_refused(125, &["hostname"]).err().contains("\nhint: this comes from --hostname"), "{ran}");
-    let task = host.task("exec sleep 1000").start();
-    for flag in ["--workdir=relative", "--user=no-such-user"] {
-        let ran = task.bowline("exec", [flag, "true"]);
-        ran.assert_refused(125, &[]);
-        assert!(ran.err().contains("\nhint: this comes from "), "{ran}");
+    assert!(ran.assert_refused(125, &[file, "pids", "line 2"]).err().contains("\nhint: `bowline schema`"), "{ran}");
+    for (flag, parts) in [
+        ("--hostname=a b", &["hostname"][..]),
+        ("--tmpfs=/proc/x", &["mounts[1].destination"]),
+        ("--set=stop.signal=NONE", &["stop.signal"]),
+    ] {
+        let ran = host.bowline(["run", "-f", file, "--pids=9", flag]);
+        assert!(!ran.assert_refused(2, parts).err().contains(file), "{ran}");
+        let name = flag.split('=').next().unwrap_or_default();
+        assert!(
+            ran.err().contains("--set: ") || ran.err().contains(&format!("\nhint: this comes from {name}")),
+            "{ran}"
+        );
     }
+    let incomplete = host.file("limits.toml", "pids = 0");
+    let ran = host.bowline(["run", "-f", incomplete.to_str().expect("ASCII"), "--hostname=box", "true"]);
+    ran.assert_refused(125, &["limits.toml", "pids", "line 1"]);
+    let sandbox = host.bowline(["sandbox", "create", "--hostname=a b"]);
+    sandbox.assert_refused(2, &["hostname"]);
+    let sandbox = host.file("sandbox.toml", "hostname = 'a b'");
+    host.bowline(["sandbox", "create", "-f", sandbox.to_str().expect("ASCII")]).assert_refused(125, &["hostname"]);
+}
+
+#[test]
+fn an_update_that_suits_no_task_is_a_wrong_command_line() {
+    let host = Host::new();
+    let (task, sandbox) = (host.task("exec sleep 1000").start(), host.sandbox().create());
+    task.bowline("update", ["--cpu-shares=1"]).assert_refused(2, &["cpu.shares"]);
+    for (flag, field) in [("--hugepages=x=1M", "hugepages.x"), ("--memory=1K", "memory")] {
+        task.bowline("update", [flag]).assert_refused(2, &[field]);
+        host.bowline(["sandbox", "update", sandbox.id(), flag]).assert_refused(2, &[field]);
+    }
+    // What this host lacks.
+    task.bowline("update", ["--cpuset-cpus=9999"]).assert_refused(125, &["cpu.cpuset"]);
     task.end();
+    sandbox.rm([]);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_no_wrong_command_line() {
+    let host = Host::new();
+    for args in [
+        &["run", "--env-file=/no/such", "true"][..],
+        &["run", "--secret=/no/such", "true"],
+        &["run", "-v=/no/such:/mnt", "true"],
+        &["run", "-f=/no/such"],
+        &["run", "--bundle=/no/such"],
+        &["run", "--security-opt=seccomp=/no/such", "true"],
+        &["spec", "/no/such"],
+        &["gc", "--alive=/no/such"],
+        &["stats", "--plot=/tmp/x.svg", "--from=/no/such"],
+    ] {
+        host.bowline(args).assert_refused(125, &["/no/such"]);
+    }
+}
+
+#[test]
+fn words_after_h_are_refused_as_nothing_runs() {
+    let host = Host::new();
+    for args in [&["exec", "-h", "box", "ls"][..], &["exec", "-h", "-it", "box", "ls"], &["ps", "-h", "box"]] {
+        let ran = host.bowline(args);
+        ran.assert_refused(2, &["-h", "box follows it"]);
+        assert!(
+            ran.err().contains(&format!("\nhint: leave -h out, or what follows: `bowline {} -h`", args[0])),
+            "{ran}"
+        );
+    }
+    host.bowline(["exec", "-h"]).assert_code(0);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_launch_that_fails_is_told_in_it() {
     let host = Host::new();
     let (path, flag) = report_of(&host);
     for (args, code) in
-        [(&["/no/such/program"][..], 127), (&["--memory=1K", "true"], 125), (&["--rootfs=/none", "true"], 125)]
+        [(&["/no/such/program"][..], 127), (&["--memory=1K", "true"], 2), (&["--rootfs=/none", "true"], 125)]
     {
         let ran = host.bowline([&["run", "--rm", &flag], args].concat());
         assert_eq!(ran.code, Some(code), "{ran}");

@@ -193,7 +193,7 @@ fn a_working_directory_that_escapes_is_refused() {
         }
     }
     task.bowline("exec", ["--workdir=/escape", "--", "pwd"]).assert_refused(125, &["workdir", "/escape"]);
-    task.bowline("exec", ["--workdir=relative", "--", "pwd"]).assert_refused(125, &["workdir", "relative"]);
+    task.bowline("exec", ["--workdir=relative", "--", "pwd"]).assert_refused(2, &["workdir", "relative"]);
     task.exec_with(["--workdir=/../../.."], "pwd; ls -d bin").assert_says("/\nbin");
     task.end();
 }

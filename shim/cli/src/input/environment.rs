@@ -33,7 +33,7 @@ impl FromStr for Variable {
 /// here is left out, as docker does.
 ///
 /// # Errors
-/// `Usage`, naming file and line.
+/// `NotFound` for a file that cannot be opened; `Usage`, naming file and line.
 pub fn variables(files: &[PathBuf], flags: Vec<Variable>) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     for file in files {
@@ -52,7 +52,7 @@ fn read(file: &Path) -> Result<Vec<Variable>> {
     let what = || format!("cannot read {}", file.display());
     let hinted = |error: Error| error.hint("--env-file takes a file with one KEY=value a line");
     let mut bytes = Vec::new();
-    let opened = File::open(file).doing(Kind::Usage, what).map_err(hinted)?;
+    let opened = File::open(file).doing(Kind::NotFound, what).map_err(hinted)?;
     opened.take(LARGEST + 1).read_to_end(&mut bytes).doing(Kind::Usage, what).map_err(hinted)?;
     if bytes.len() as u64 > LARGEST {
         return Err(hinted(Error::new(Kind::Usage, format!("{} is larger than {LARGEST} bytes", file.display()))));

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, TaskArgs};
 use crate::input::args::update::LimitFlags;
 use crate::input::cdi::gpus::Gpus;
+use crate::input::description::of_command_line;
 use crate::input::environment;
 use crate::input::limits;
 use crate::input::mounts::{self, AskedDevice};
@@ -34,8 +35,8 @@ impl Flags {
     /// Reads what the flags name.
     ///
     /// # Errors
-    /// `Usage` for an env file that cannot be read, or a secret that is too large; `NotFound` for a source of a mount,
-    /// or a secret, that does not exist.
+    /// `Usage` for an env file that is wrong, or a secret that is too large; `NotFound` for a source of a mount, an env
+    /// file or a secret that does not exist.
     pub fn of(mut args: TaskArgs) -> Result<Flags> {
         let secrets = secrets::read(&args.secret, &mut args.env_file)?;
         let env = environment::variables(&args.env_file, std::mem::take(&mut args.env))?;
@@ -61,7 +62,7 @@ impl Flags {
     /// Sets what the flags say in `task`.
     ///
     /// # Errors
-    /// `Usage` for flags that need others, `BadSpec` for a field that `--set` cannot set.
+    /// `Usage` for flags that need others, and for a field that `--set` cannot set.
     pub fn lay_on(self, task: &mut Task) -> Result<()> {
         let Flags { args, env, mounts, secrets: _ } = self;
         if let Some(entrypoint) = args.entrypoint {
@@ -230,7 +231,7 @@ pub const SANDBOX_FIELDS: &str =
 /// Sets what `--set` says in a description, whose fields are explained in `reference`.
 ///
 /// # Errors
-/// `BadSpec` naming the field.
+/// `Usage` naming the field.
 pub fn set_all<T: Serialize + DeserializeOwned>(
     described: &mut T,
     settings: &[Setting],
@@ -238,7 +239,7 @@ pub fn set_all<T: Serialize + DeserializeOwned>(
     reference: &str,
 ) -> Result<()> {
     let one = |setting| set::set(described, setting, parse);
-    settings.iter().try_for_each(one).map_err(|invalid| Error::from(invalid).within("--set").hint(reference))
+    settings.iter().try_for_each(one).map_err(|invalid| of_command_line(&invalid).within("--set").hint(reference))
 }
 
 #[cfg(test)]

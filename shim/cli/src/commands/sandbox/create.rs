@@ -32,7 +32,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         None => {
             let mut sandbox = Sandbox::default();
             lay_on_top(&mut sandbox, args)?;
-            sandbox.validate().map_err(Error::from)?;
+            sandbox.validate().map_err(|invalid| description::of_command_line(&invalid))?;
             sandbox
         }
     };

@@ -12,6 +12,7 @@ use bowline_executor::internal::network;
 use bowline_model::folder::{Folder, StateDir};
 use bowline_model::status::Shown;
 use bowline_model::{Kind, Result};
+use bowline_spec::Sandbox;
 use bowline_spec::id::TaskId;
 
 use self::inspection::{Inspection, examine, warn};
@@ -45,10 +46,11 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
                 let record = bowline_client::sandbox::folder(state, &id)?.sandbox()?;
                 Ok(record.and_then(|record| record.sandbox.memory.limit))
             };
-            let update = update::json(*limits, memory)?;
+            let update = update::of(*limits, memory)?;
             let shim = bowline_client::sandbox::of(state, &id, &Programs::default()).await?;
             let before = shim.sandbox_state().await?;
-            shim.update_sandbox(update).await?;
+            let updated = shim.update_sandbox(update::json(&update)?).await;
+            updated.map_err(|error| update::refused(error, update.applied_to_sandbox(&Sandbox::default()).err()))?;
             warn(&examine(state, &id).await?, &before.notes);
             Ok(0)
         }
@@ -110,7 +112,7 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
     if quiet {
         return all.iter().try_for_each(|found| say(found.id.as_str())).map(|()| code);
     }
-    const COLUMNS: [Column; 6] = [
+    const COLUMNS: [Column<'_>; 6] = [
         Column::Left("ID"),
         Column::Left("STATUS"),
         Column::Right("MEMBERS"),

@@ -420,7 +420,7 @@ pub struct ExecArgs {
     #[arg(long, value_name = "FILE")]
     pub env_file: Vec<PathBuf>,
     /// The working directory [default: the task's]
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = parsers::absolute)]
     pub workdir: Option<String>,
     /// Print how it ended and the last 4 KiB of each stream, as JSON
     #[arg(long)]
@@ -500,7 +500,7 @@ pub struct PsArgs {
     #[arg(short, long, value_name = "FILTER")]
     pub filter: Vec<Filter>,
     /// A line for each: '{{.ID}} {{.Status}}', with Names, State, Command, CreatedAt, RunningFor, Labels, Pid, ExitCode,
-    /// Sandbox; or json
+    /// Sandbox; 'table {{.ID}}\t{{.Status}}' in columns; or json
     #[arg(long, value_name = "FORMAT", conflicts_with_all = ["json", "quiet"])]
     pub format: Option<String>,
     /// What to sort by

@@ -14,6 +14,11 @@ where
     PossibleValuesParser::new(words).try_map(|word| serde_json::from_value::<T>(word.into()))
 }
 
+/// Parses an absolute path.
+pub fn absolute(text: &str) -> Result<String, String> {
+    if text.starts_with('/') { Ok(text.to_owned()) } else { Err(format!("{text:?} is not an absolute path")) }
+}
+
 /// Parses a whole number.
 pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number from 0 on, such as 3"))

@@ -80,7 +80,9 @@ pub fn run(rounds: &mut Rounds, on: &mut Contenders, bin: &Path) -> Result<Vec<R
     fs::write(podman.folder.join("containers.conf"), SETTINGS).doing(Kind::Internal, what)?;
     let image = podman.folder.join("image.tar");
     let tar = Command::new("tar").arg("-C").arg(on.root()).arg("-cf").arg(&image).arg(".").status();
-    tar.doing(Kind::Internal, what)?;
+    if !tar.doing(Kind::Internal, what)?.success() {
+        return Err(Error::new(Kind::Internal, what()));
+    }
     let own = bin.join("bowline-oci");
     podman.time(&own, &["import", &image.to_string_lossy(), IMAGE])?;
     let runtimes: Vec<Option<PathBuf>> =

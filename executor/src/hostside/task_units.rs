@@ -68,11 +68,19 @@ impl Drop for Placeholder {
     }
 }
 
-/// Asks systemd to create the cgroup of `unit` with the limits and the properties that a configuration names. The cgroup
-/// exists for as long as the placeholder, or another process, is in it.
-pub async fn create(layout: &Layout, systemd: &Systemd, unit: &Unit, spec: &Spec) -> Result<(Cgroup, Placeholder)> {
+/// Asks systemd to create the cgroup of `unit` with the limits that a configuration names and, where that is `given` as it
+/// is, with the properties. The cgroup exists for as long as the placeholder, or another process, is in it.
+pub async fn create(
+    layout: &Layout,
+    systemd: &Systemd,
+    unit: &Unit,
+    spec: &Spec,
+    given: bool,
+) -> Result<(Cgroup, Placeholder)> {
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let annotated = spec.annotations().as_ref().map_or(Ok(Vec::new()), annotated)?;
+    // In one that comes of a description, annotations are labels, which have no effect.
+    let annotations = spec.annotations().as_ref().filter(|_| given);
+    let annotated = annotations.map_or(Ok(Vec::new()), annotated)?;
     let placeholder = Placeholder::start()?;
     let pid = placeholder.pid.unsigned_abs();
     // As with runc, what is annotated comes last.

@@ -125,13 +125,13 @@ pub fn kept_limits(folder: &Folder) -> Result<LinuxResources> {
     Ok(limits(config.linux.resources.unwrap_or_default()))
 }
 
-/// Puts limits that have changed into that copy, if it is there.
+/// Puts limits that have changed into that copy, if it is there. Returns the copy as it was.
 ///
 /// # Errors
 /// As [`kept_limits`], or when it cannot be written.
-pub fn keep_limits(folder: &Folder, changes: &LinuxResources) -> Result<()> {
+pub fn keep_limits(folder: &Folder, changes: &LinuxResources) -> Result<Option<Vec<u8>>> {
     let (text, copy) = match kept(folder) {
-        Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
         kept => kept?,
     };
     let damaged = || format!("cannot change {}", copy.display());
@@ -146,7 +146,14 @@ pub fn keep_limits(folder: &Folder, changes: &LinuxResources) -> Result<()> {
     }
     let changes = serde_json::to_value(changes).doing(Kind::Internal, damaged)?;
     merge(&mut config, json!({ "linux": { "resources": changes } }));
-    folder.write_text(CONFIG, config.to_string().as_bytes())
+    folder.write_text(CONFIG, config.to_string().as_bytes()).map(|()| Some(text))
+}
+
+/// Takes back what [`keep_limits`] has changed, as far as the disk takes it.
+pub fn put_back(folder: &Folder, copy: &[u8]) {
+    if let Err(error) = folder.write_text(CONFIG, copy) {
+        tracing::error!(%error, "the copy of a configuration has limits that are not in effect");
+    }
 }
 
 /// On v2 swap has a limit of its own, which stays where that of memory alone changes: here it is in the sum of both.

@@ -160,7 +160,7 @@ impl Containers {
         let (cgroup, placeholder) = match &plan.record.unit {
             Some(unit) => {
                 let (cgroup, placeholder) =
-                    units::create(layout, &self.systemd, unit, &plan.configuration.spec).await?;
+                    units::create(layout, &self.systemd, unit, &plan.configuration.spec, true).await?;
                 (cgroup, Some(placeholder))
             }
             None => (layout.create_or_use_with_devices(&plan.record.cgroup)?, None),

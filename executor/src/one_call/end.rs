@@ -51,9 +51,11 @@ impl Containers {
             _ => return Ok(()),
         };
         let has_own_pids = Namespaces::of(&container.read()?.spec)?.is_new(libc::CLONE_NEWPID);
-        // The kernel does not deliver what ends a process by default to the first process of a pid namespace that handles
-        // nothing; runc's handles it while it waits.
-        let is_held = has_own_pids && signal.ends_by_default() && self.status(&container)? == Status::Created;
+        // The kernel does not deliver what ends a process by default to the first process of a pid namespace, but for what
+        // that handles: an init that waits handles these, and runc's all.
+        let is_handled = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM].contains(&signal.number());
+        let is_lost = || has_own_pids && signal.ends_by_default() && !is_handled;
+        let is_held = is_lost() && self.status(&container)? == Status::Created;
         let signal = if is_held { Signal::KILL } else { signal };
         // What shares a pid namespace does not end with init.
         let to_all = all || signal == Signal::KILL && !has_own_pids;
@@ -245,8 +247,12 @@ impl Containers {
         let asked = bundle::cgroup_asked_for(folder.path());
         let unit = asked.as_deref().and_then(|path| Unit::parse(path).ok().flatten());
         let path = unit.as_ref().map_or_else(|| bundle::cgroup_path(asked.as_deref(), id), Unit::path);
-        let all = self.all()?;
-        if !all.iter().any(|(_, other)| other.as_ref().is_ok_and(|other| other.record.cgroup == path)) {
+        // Also one of a newer bowline; one that cannot be read may name it.
+        let names_it = |other: &TaskId| match self.state.folder(other).record() {
+            Ok(record) => record.is_some_and(|record| record.cgroup == path),
+            Err(_) => other != id,
+        };
+        if !self.state.ids()?.iter().any(names_it) {
             let layout = self.layout()?;
             let permit: Permit<'_> = &|| is_nobodys(layout, folder, &path);
             layout.end(&path, Some(permit))?;

@@ -322,7 +322,11 @@ impl Container {
     /// # Errors
     /// `WrongState` for that of a newer bowline.
     fn check_form(&self) -> Result<()> {
-        self.folder.check_form().map_err(|newer| self.refused(newer.message()))
+        let id = &self.id;
+        self.folder.check_form().map_err(|newer| {
+            let message = format!("container {id} is left alone: {}", newer.message());
+            Error::new(Kind::WrongState, message).hint("the newer program reads it")
+        })
     }
 
     /// Checks that the record can be trusted by a call that acts on the container.

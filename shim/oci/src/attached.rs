@@ -101,8 +101,8 @@ impl Drop for Raw {
     }
 }
 
-/// Follows a child of this process to its end, and passes on that it is ready; returns its code as a shell does: 128 and the signal for one that a signal
-/// has ended.
+/// Follows a child of this process to its end, and passes on that it is ready. Returns its code as a shell does: 128 and
+/// the signal for one that a signal has ended.
 ///
 /// # Errors
 /// `Internal` where it cannot be waited for.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `start` and `run --detach` end once the container says that it is ready, or ends; whatever it sends later has no reader.
-//! Must not: pass on what a container could lie about, which is all but READY.
+//! Must not: pass on anything but READY, such as a main process that the container names.
 
 use std::fs::{Permissions, set_permissions};
 use std::io::ErrorKind;
@@ -14,13 +14,18 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use bowline_executor::internal::{Container, send_fd};
 use bowline_model::{Doing, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 /// How long a manager may take to read what it was sent.
-const READ_WITHIN: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+const READ_WITHIN: Duration = Duration::from_secs(30);
+
+/// How many messages are read before anything else is looked at.
+const AT_ONCE: usize = 16;
 
 /// The most bytes of a message, as for systemd.
 const LONGEST: usize = 4096;
@@ -76,7 +81,7 @@ impl Notify {
     pub fn wait(&self, init: i32, pidfd: BorrowedFd<'_>) -> Result<()> {
         while !self.pass_ready(Some(init)) {
             let mut watched = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN), self.watched()];
-            rustix::io::retry_on_intr(|| poll(&mut watched, None)).doing(Kind::Internal, || "cannot wait for init")?;
+            retry_on_intr(|| poll(&mut watched, None)).doing(Kind::Internal, || "cannot wait for init")?;
             if !watched[0].revents().is_empty() {
                 self.pass_ready(Some(init));
                 return Ok(());
@@ -88,7 +93,9 @@ impl Notify {
     /// Passes on that the container is ready, if it has said so. `init` becomes the manager's main process.
     pub fn pass_ready(&self, init: Option<i32>) -> bool {
         let mut message = [0; LONGEST];
-        while let Ok(length) = self.socket.recv(&mut message) {
+        // Who sends without end does not keep the caller from all else.
+        for _ in 0..AT_ONCE {
+            let Ok(length) = self.socket.recv(&mut message) else { return false };
             if message[..length].split(|byte| *byte == b'\n').any(|line| line == b"READY=1") {
                 self.tell(init);
                 return true;
@@ -102,6 +109,7 @@ impl Notify {
         let tell = || {
             let own = UnixDatagram::unbound()?;
             own.connect_addr(&self.manager)?;
+            own.set_write_timeout(Some(READ_WITHIN))?;
             own.send(b"READY=1\n")?;
             let Some(init) = init else { return Ok(()) };
             own.send(format!("MAINPID={init}\n").as_bytes())?;
@@ -109,9 +117,11 @@ impl Notify {
             let (read, unread) = std::io::pipe()?;
             send_fd(own.as_fd(), b"BARRIER=1", unread.as_fd())?;
             drop(unread);
-            poll(&mut [PollFd::new(&read, PollFlags::empty())], Some(&READ_WITHIN))
-                .map(drop)
-                .map_err(std::io::Error::from)
+            let most = Timespec { tv_sec: READ_WITHIN.as_secs().cast_signed(), tv_nsec: 0 };
+            match retry_on_intr(|| poll(&mut [PollFd::new(&read, PollFlags::empty())], Some(&most)))? {
+                0 => Err(std::io::Error::from(ErrorKind::TimedOut)),
+                _ => Ok(()),
+            }
         };
         if let Err(error) = tell() {
             tracing::warn!("cannot send to the service manager at NOTIFY_SOCKET: {error}");

@@ -241,7 +241,9 @@ fn debug_says_what_is_called() {
     runtime.call(&[&flags[..], &["run", "--bundle", path, &bundle.id]].concat()).assert_code(0);
     let text = fs::read_to_string(log).expect("it is there");
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    assert!(lines.into_iter().any(|line| line["level"] == "debug"), "{text}");
+    let mut called = lines.into_iter().filter(|line| line["level"] == "debug");
+    assert!(called.any(|line| line.to_string().contains("run")), "{text}");
+    assert!(!text.contains(path), "arguments may be secret: {text}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn say(container: &Container<'_>, message: &str) {
 fn a_container_finds_the_socket_by_its_variable() {
     let host = Host::new();
     let (runtime, manager) = (host.oci(), Manager::new(&host));
-    let container = manager.created(&runtime, "echo $NOTIFY_SOCKET; test -d /run/notify");
+    let container = manager.created(&runtime, "test -d /run/notify && echo $NOTIFY_SOCKET");
     // Without the manager's variable nobody is waited for.
     container.call("start", &[]).assert_code(0);
     container.wait_for("/run/notify/notify.sock\n");

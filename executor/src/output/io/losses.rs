@@ -1,5 +1,5 @@
-//! How much of an output is lost, in a mapped file that the next shim reads: the file of the output, or its reader, has not
-//! taken it. What a shim knows of that would be gone with it.
+//! How much of an output is lost, because its file or its reader has not taken it. It is kept in a mapped file for the next
+//! shim.
 //!
 //! Only tasks that another shim may take over have such a file, from the first loss on. Must not: fail a stream, which goes
 //! on without it.
@@ -21,6 +21,8 @@ const LENGTH: usize = 4 * WORDS;
 #[derive(Debug)]
 pub struct Losses {
     path: PathBuf,
+    /// The place of the output among the task's.
+    pub index: usize,
     map: Option<MappedFile>,
     /// Whether it could not be mapped, which is not tried again.
     failed: bool,
@@ -29,7 +31,7 @@ pub struct Losses {
 impl Losses {
     /// For the `index`th output of the task in `folder`.
     pub fn of(folder: &Path, index: usize) -> Losses {
-        Losses { path: folder.join(format!("lost.{index}")), map: None, failed: false }
+        Losses { path: folder.join(format!("lost.{index}")), index, map: None, failed: false }
     }
 
     /// What a shim before has noted.
@@ -57,13 +59,15 @@ impl Losses {
         let Some(map) = &self.map else { return };
         let (bytes, errno) = refused.map_or((0, 0), |refused| (refused.bytes, refused.errno));
         let high = |number: u64| (number >> 32) as u32;
-        // What counts comes last: there is nothing without it.
+        // What counts comes last: before, there is nothing. A shim that is killed between two stores leaves numbers of two
+        // moments.
         let words = [errno.cast_unsigned(), high(bytes), bytes as u32, high(dropped), dropped as u32];
         (0..).zip(words).for_each(|(word, number)| map.store(4 * word, number));
     }
 
     fn make(&self) -> Option<MappedFile> {
-        let file = trust::open(File::options().read(true).write(true).create(true).truncate(true), &self.path).ok()?;
+        // With what a shim before has noted, which is less.
+        let file = trust::open(File::options().read(true).write(true).create(true), &self.path).ok()?;
         // Where the disk is full, a store into memory that it has no room for would end the shim.
         fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64).ok()?;
         MappedFile::of(&file, LENGTH).ok()

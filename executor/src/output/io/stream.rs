@@ -102,6 +102,9 @@ pub struct Handed {
     pub follow: bool,
     /// The place of the end that an init keeps.
     kept: Option<u32>,
+    /// The place of the output among the task's, if another shim may take that over.
+    #[serde(default)]
+    index: Option<usize>,
     unlogged: u64,
     over: bool,
     last_words: bool,
@@ -119,7 +122,7 @@ pub struct Joined {
     pub keeper: Keeper,
     /// The folder of a task that can be taken over.
     pub folder: Option<PathBuf>,
-    /// The place of the output among the task's.
+    /// The place of the output among those that are handed over.
     pub index: usize,
     pub process_ended: FlagReader,
 }
@@ -137,7 +140,7 @@ impl Handed {
         };
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(self.progress);
-        let losses = folder.as_deref().map(|folder| Losses::of(folder, index));
+        let losses = folder.as_deref().map(|folder| Losses::of(folder, self.index.unwrap_or(index)));
         let unread = self.kept.zip(folder).map(|(index, folder)| Unread::of(&folder, index));
         let kept = self.kept.map(|index| KeptEnd { keeper, index });
         let stream = Stream {
@@ -219,6 +222,7 @@ impl Stream {
             log: self.route.log.as_ref().map(log::Writer::stream),
             follow: self.route.follow,
             kept: self.route.kept.as_ref().map(|kept| kept.index),
+            index: self.route.losses.as_ref().map(|losses| losses.index),
             unlogged: self.unlogged,
             over: self.over,
             last_words: self.last_words,

@@ -1,4 +1,4 @@
-//! What a program writes, of which its beginning and its end are kept: they tell the reason of a failure.
+//! The output of a program. Its beginning and its end are kept, which tell the reason of a failure.
 
 use std::os::fd::AsFd;
 

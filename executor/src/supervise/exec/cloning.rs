@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Error, Kind, Result};
 use bowline_model::clock::Moment;
-use bowline_sys::{self as sys, SharedPid};
 use bowline_spec::capability::Capability;
 use bowline_spec::{Seccomp, Task as Description};
+use bowline_sys::{self as sys, SharedPid};
 use oci_spec::runtime::{Capability as Right, Process};
 
 use crate::output::io::Stdio;

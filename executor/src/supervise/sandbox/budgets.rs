@@ -136,7 +136,14 @@ impl Supervisor {
         }
         let is_written = sandbox.facts.read(|facts| facts.record.unenforced == changed.unenforced);
         sandbox.facts.update(|facts| (facts.class, facts.record.sandbox) = (class, changed.sandbox));
-        if is_written { Ok(()) } else { sandbox.keep_record() }
+        match sandbox.keep_record() {
+            Err(error) if !is_written => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "the record is not written again");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// The class and the joint limits of these members.

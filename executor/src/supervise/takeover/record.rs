@@ -47,8 +47,6 @@ impl Task {
     pub(crate) fn keep_record(&self) {
         if let Err(error) = self.write_record() {
             tracing::error!(%error, "the record lacks what became of the task");
-            // The next change writes all of it.
-            self.facts.update_silently(|facts| facts.record.history = None);
         }
     }
 }
@@ -82,7 +80,12 @@ impl Task {
             let lasting = Some(facts.lasting()).filter(|_| facts.record.outlives_shim());
             facts.record.history = lasting.filter(|some| *some != History::default()).map(Box::new);
         });
-        self.facts.read(|facts| self.folder.write_record(&facts.record))
+        let written = self.facts.read(|facts| self.folder.write_record(&facts.record));
+        if written.is_err() {
+            // The next change writes all of it.
+            self.facts.update_silently(|facts| facts.record.history = None);
+        }
+        written
     }
 
     /// Writes the record as it will be with another description.

@@ -151,9 +151,7 @@ impl Supervisor {
         task.handles.borrow_mut().held = held;
         task.facts.update(|facts| facts.restored = restored);
         self.watch_oom_of_unit(&task);
-        if let Err(error) = task.write_record() {
-            return Err(self.undo(&task, error).await);
-        }
+        task.keep_record();
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || ManagerEvent::Created { pid });
         self.run_to_end(&task);
@@ -196,7 +194,8 @@ impl Supervisor {
         Ok(pid)
     }
 
-    /// Records init before its order to start: a later shim finds out what became of it, but with a seccomp agent.
+    /// Records init before it is ordered to start the program: should the shim die before that is recorded, a later one
+    /// finds out whether it was started. Except with a seccomp agent, where this cannot be known.
     fn record_init(&self, task: &Task) -> Result<()> {
         let is_told = task.filter.as_ref().is_none_or(|filter| filter.listener.is_none());
         let is_known = is_told && task.facts.read(|facts| facts.record.outlives_shim());
@@ -510,7 +509,8 @@ impl Supervisor {
                 Ok((cgroup, None))
             }
             Some(unit) => {
-                let (cgroup, placeholder) = units::create(&self.layout, &self.config.systemd, unit, &plan.spec).await?;
+                let (systemd, given) = (&self.config.systemd, !plan.is_described());
+                let (cgroup, placeholder) = units::create(&self.layout, systemd, unit, &plan.spec, given).await?;
                 Ok((cgroup, Some(placeholder)))
             }
         }

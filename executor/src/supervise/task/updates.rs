@@ -48,14 +48,26 @@ impl Supervisor {
                 Some((sandbox, resources))
             }
         };
-        // First: what is in effect is also in the record, on a full disk too.
+        // First: what is in effect is also on a full disk.
         task.write_record_as(&merged)?;
+        let keep = || bundle::keep_limits(&task.folder, &changes);
+        let kept = if merged.bundle.is_some() { keep() } else { Ok(None) };
+        let earlier_copy = kept.inspect_err(|_| task.keep_record())?;
         let act = async || self.change(&task, &changes).await;
         let changed = match joined {
             None => act().await.map(|()| Vec::new()),
             Some((sandbox, resources)) => self.change_member(&sandbox, &merged, (id, notes), &resources, act).await,
         };
-        let said = changed.inspect_err(|_| task.keep_record())?;
+        let said = match changed {
+            Ok(said) => said,
+            Err(error) => {
+                if task.is_live() {
+                    task.keep_record();
+                    earlier_copy.iter().for_each(|copy| bundle::put_back(&task.folder, copy));
+                }
+                return Err(error);
+            }
+        };
         let throttled = match merged.cpu.limit == earlier {
             true => None,
             false => task
@@ -63,12 +75,10 @@ impl Supervisor {
                 .ok()
                 .flatten(),
         };
-        let has_bundle = merged.bundle.is_some();
         task.facts.update(|facts| facts.record.task = Some(merged));
+        // Another change may have written the earlier description meanwhile.
+        task.keep_record();
         self.tell(&task, Event::updated(update, throttled));
-        if has_bundle {
-            bundle::keep_limits(&task.folder, &changes)?;
-        }
         Ok(said)
     }
 

@@ -39,7 +39,11 @@ fn whole_kernel_views(place: &Path) -> Result<Vec<PathBuf>> {
 /// Takes a mount away, or covers one that a user namespace has locked.
 fn cover(mount: &Path) -> rustix::io::Result<()> {
     // The host keeps its own.
-    rustix::mount::mount_change(mount, MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+    match rustix::mount::mount_change(mount, MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC) {
+        // Another mount hides it, from a user namespace below too.
+        Err(Errno::NOENT | Errno::INVAL) => return Ok(()),
+        changed => changed?,
+    }
     match rustix::mount::unmount(mount, UnmountFlags::DETACH) {
         Err(Errno::INVAL | Errno::PERM) => rustix::mount::mount("tmpfs", mount, "tmpfs", MountFlags::empty(), None),
         unmounted => unmounted,

@@ -18,10 +18,12 @@ mod tests;
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use bowline_model::{Doing, Error, Kind, Result, trust};
 use jiff::Timestamp;
+use rustix::fs::OFlags;
 
 use crate::ui::record::file::{Recording, read};
 use crate::ui::words;
@@ -77,7 +79,8 @@ pub fn writable(picture: &Path) -> Result<()> {
     let what = || format!("cannot draw to {}", picture.display());
     let mut begin = vec![0; BEGIN.len()];
     // Nothing is waited for that is no file, such as a FIFO.
-    let opened = trust::open(File::options().read(true), picture);
+    let at_once = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(at_once).open(picture);
     match opened.and_then(|mut file| file.read_exact(&mut begin)) {
         Ok(()) if begin == BEGIN.as_bytes() => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {

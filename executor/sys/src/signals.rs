@@ -154,9 +154,6 @@ pub fn is_signal_ignored(signal: c_int) -> bool {
 /// # Errors
 /// `EBUSY` for a signal that is reported already; `EINVAL` for one that cannot be handled.
 pub fn report_signal(signal: c_int, to: Arc<OwnedFd>) -> io::Result<()> {
-    if is_signal_ignored(signal) {
-        return Ok(());
-    }
     let place = usize::try_from(signal).ok().and_then(|signal| REPORTED_TO.get(signal)).ok_or(Errno::INVAL)?;
     // Before the handler is there, which may be called at once.
     place.set(to).map_err(|_| Errno::BUSY)?;
@@ -165,9 +162,16 @@ pub fn report_signal(signal: c_int, to: Arc<OwnedFd>) -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: `action` is valid, and its handler takes what SA_SIGINFO gives it and does only what a handler may do; no
-    // old action is asked for.
-    let rc = unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
+    // SAFETY: as above.
+    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: `action` is valid, its handler takes what SA_SIGINFO gives it and does only what a handler may do, and `old`
+    // is a valid place.
+    let mut rc = unsafe { libc::sigaction(signal, &action, &mut old) };
+    if rc == 0 && old.sa_sigaction == libc::SIG_IGN {
+        // Nearly never: asking first would be a call for each signal of each command.
+        // SAFETY: `old` is what the kernel has given.
+        rc = unsafe { libc::sigaction(signal, &old, ptr::null_mut()) };
+    }
     check(c_long::from(rc)).map(drop)
 }
 

@@ -318,7 +318,7 @@ fn cleanup_orphaned_pod_cgroups_refuses_an_invalid_list() {
         pods.gc(&["--alive", &list]).assert_refused(2, &parts);
     }
     let missing = host.work().join("missing");
-    pods.gc(&["--alive", missing.to_str().expect("ASCII")]).assert_refused(2, &["missing", "No such file"]);
+    pods.gc(&["--alive", missing.to_str().expect("ASCII")]).assert_refused(125, &["missing", "No such file"]);
     assert!((0..3).all(|index| pods.has(index)), "nothing is removed");
     pods.end();
 }

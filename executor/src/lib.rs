@@ -152,9 +152,9 @@ pub mod internal {
     #[cfg(feature = "absent")]
     pub use bowline_sys::all_absent;
     pub use bowline_sys::{
-        Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, inherited_fd, is_handed_down, is_signal_ignored,
-        listen_privately, proc_stat, read_file, read_regular_file, read_up_to, register_fd_for, report_signal,
-        with_signals_blocked,
+        Arrived as ArrivedSignal, BACKLOG, close_all_but, hand_down, in_first_user_namespace, inherited_fd,
+        is_handed_down, is_signal_ignored, listen_privately, proc_stat, read_file, read_regular_file, read_up_to,
+        register_fd_for, report_signal, with_signals_blocked,
     };
 }
 

@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::values::IdSet;
+use bowline_sys as sys;
 use oci_spec::runtime::LinuxResources;
 use rustix::io::Errno;
 
@@ -39,10 +40,25 @@ impl Layout {
         let limits = self.limits_of(cgroup, resources)?;
         if self.version() == Version::V2
             && let (Some(dir), Some(rules)) = (cgroup.dir(0), resources.devices())
+            // The kernel takes no such filter from another; there, only what the task's root shows can be opened.
+            && sys::in_first_user_namespace()
         {
             devices::enforce(dir, rules).map_err(|e| e.within(format_args!("cgroup {}", cgroup.path)))?;
         }
         self.write_all(cgroup, &limits, |_, _, _| Ok(()))
+    }
+
+    /// Refuses limits where tasks have no cgroups.
+    fn refuse_any(&self, limits: &[Limit]) -> Result<()> {
+        let what = |limit: &Limit| match (limit.field(), v2::write(limit)) {
+            (Some(field), _) => Some(format!("linux.resources.{field}")),
+            (None, Some(write)) => (!write.met_without).then(|| format!("{} = {}", write.file, write.value)),
+            (None, None) => None,
+        };
+        let Some(limit) = limits.iter().find_map(what) else { return Ok(()) };
+        let message = format!("{limit}: tasks have no cgroups here, and so no limits");
+        Err(Error::new(Kind::Unsupported, message)
+            .hint("without root, limits need cgroup v2, and a cgroup that was delegated to this user (cgroups(7))"))
     }
 
     /// Takes away a cgroup's time for realtime scheduling. OCI cannot say that: its 0 changes nothing.
@@ -203,6 +219,9 @@ impl Layout {
 
     /// The limits of `resources`, in the form in which systemd keeps them if the cgroup is a unit's.
     fn limits_of(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<Vec<Limit>> {
+        if self.goes_without() {
+            return self.refuse_any(&limit::oci::of(resources)?).map(|()| Vec::new());
+        }
         let mut limits = self.limits(resources)?;
         version_support::log(resources, self.version());
         let unset = resources.memory().is_none_or(|memory| memory.limit().is_none_or(|limit| limit == 0));

@@ -136,6 +136,12 @@ impl Hierarchy {
         fs::statat(&self.dir, &path[1..], AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
+    /// Whether this process may make cgroups below `path`.
+    pub fn may_write(&self, path: &Path) -> bool {
+        let path = path.strip_prefix("/").ok().filter(|path| path.as_os_str() != "").unwrap_or(Path::new("."));
+        fs::accessat(&self.dir, path, fs::Access::WRITE_OK, AtFlags::empty()).is_ok()
+    }
+
     /// The names of the cgroups directly below `path`, as far as they are UTF-8; none if `path` does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
         self.names_below(path).into_iter().filter_map(|name| name.into_string().ok()).collect()

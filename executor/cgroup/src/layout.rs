@@ -24,7 +24,11 @@ use crate::{tree, v1, v2};
 /// `Unsupported` when no hierarchy can limit and account tasks.
 pub fn detect() -> Result<Layout> {
     let path = "/proc/self/mountinfo";
-    Layout::from_mounts(mountinfo::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?)
+    let mounts = mountinfo::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
+    match sys::in_first_user_namespace() {
+        true => Layout::from_mounts(mounts),
+        false => Ok(Layout::left_to_us(mounts)),
+    }
 }
 
 /// Whether this host's controllers are on cgroup v2. Cheaper than [`detect`].
@@ -41,6 +45,8 @@ pub struct Layout {
     kept: Option<String>,
     /// A cgroup that may have been there before, as its record says.
     found: Option<(String, Existed)>,
+    /// Whether tasks have no cgroups, as none were left to this user namespace.
+    goes_without: bool,
 }
 
 /// How many parts of a cgroup's path existed before it was made, by where the hierarchy is mounted: only where some of
@@ -59,7 +65,7 @@ impl Layout {
         }
         let v1 = hierarchies.iter().any(|h| h.controllers.iter().any(|c| c == FREEZER));
         if v1 {
-            return Ok(Layout { version: Version::V1, hierarchies, kept: None, found: None });
+            return Ok(Layout { version: Version::V1, hierarchies, kept: None, found: None, goes_without: false });
         }
         hierarchies.retain(|h| h.unified);
         for hierarchy in &mut hierarchies {
@@ -72,12 +78,30 @@ impl Layout {
             )
             .hint("mount cgroup2 at /sys/fs/cgroup"));
         }
-        Ok(Layout { version: Version::V2, hierarchies, kept: None, found: None })
+        Ok(Layout { version: Version::V2, hierarchies, kept: None, found: None, goes_without: false })
     }
 
     /// An empty layout, for callers that use no cgroups: nothing is found there, and nothing made.
     pub fn none() -> Layout {
-        Layout { version: Version::V2, hierarchies: Vec::new(), kept: None, found: None }
+        Layout { version: Version::V2, hierarchies: Vec::new(), kept: None, found: None, goes_without: false }
+    }
+
+    /// The hierarchies in which root of a user namespace may make cgroups: cgroup v2, where its own cgroup was delegated to
+    /// it (cgroups(7)); v1 has no delegation. Without one, a task has a cgroup that is in no hierarchy.
+    fn left_to_us(mounts: Vec<Mount>) -> Layout {
+        let without = Layout { goes_without: true, ..Layout::none() };
+        let Ok(layout) = Layout::from_mounts(mounts) else { return without };
+        let own = Membership::own().unwrap_or_default();
+        let may_make = |top: &Hierarchy| own.path(UNIFIED).is_some_and(|path| top.may_write(path));
+        match layout.hierarchies.first() {
+            Some(top) if layout.version == Version::V2 && may_make(top) => layout,
+            _ => without,
+        }
+    }
+
+    /// Whether tasks have no cgroups: see `left_to_us`.
+    pub fn goes_without(&self) -> bool {
+        self.goes_without
     }
 
     /// Never removes the sandbox's cgroup at `path`, even when one below it goes.
@@ -104,7 +128,7 @@ impl Layout {
                 let v1 = self.hierarchies.iter().position(|h| !h.unified && has(h));
                 v1.or_else(|| self.hierarchies.iter().position(has))
             }
-            Version::V2 => Some(0),
+            Version::V2 => (!self.hierarchies.is_empty()).then_some(0),
         }
     }
 
@@ -312,7 +336,7 @@ impl Layout {
         if let Some((_, existed)) = self.found.as_ref().filter(|(found, _)| found == path) {
             self.take_existed(&mut cgroup, existed);
         }
-        Ok((!cgroup.members.is_empty()).then_some(cgroup))
+        Ok((self.goes_without || !cgroup.members.is_empty()).then_some(cgroup))
     }
 
     /// `cgroup` with the parts of `other` in the hierarchies of `controllers`, such as `cpu,cpuacct`. Only on v1, where each
@@ -431,6 +455,10 @@ impl Layout {
     /// Starts to freeze the processes of the cgroup, or thaws them. Freezing completes later: see
     /// [`Layout::is_frozen`].
     pub fn freeze(&self, cgroup: &Cgroup, frozen: bool) -> Result<()> {
+        if self.goes_without() {
+            let message = "tasks have no cgroups here, by which they could be frozen";
+            return if frozen { Err(Error::new(Kind::Unsupported, message)) } else { Ok(()) };
+        }
         let dir = self.freezer(cgroup);
         let dir = dir.ok_or_else(|| Error::new(Kind::NotFound, format!("cgroup {} has no freezer", cgroup.path)))?;
         let verb = if frozen { "freeze" } else { "thaw" };

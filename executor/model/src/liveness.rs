@@ -73,6 +73,9 @@ impl Record {
     /// namespace ends a moment after it, and so do the threads of an init that ends.
     pub fn misnames_init(&self, layout: &Layout, cgroup: &Cgroup, init: Option<&Live>) -> Option<String> {
         let (pid, started) = self.pid.zip(self.pid_started)?;
+        if layout.goes_without() {
+            return None;
+        }
         match init {
             Some(_) => {
                 // Nearly always the first answer will do: the second opens all processes.

@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use bowline_error::{Error, Kind, Result};
+use bowline_sys as sys;
 
 /// The most symlinks that the kernel follows in one path (path_resolution(7)).
 const SYMLINKS: usize = 40;
@@ -24,6 +25,14 @@ pub fn is_ours_alone(meta: &Metadata) -> bool {
 /// Whether only we or root decide what `file`, or what comes of it, contains.
 fn is_trusted_owner(meta: &Metadata) -> bool {
     meta.uid() == 0 || meta.uid() == rustix::process::geteuid().as_raw()
+}
+
+/// Whether what is at `path`, above our folder, is the host's: in a user namespace, all users that are not mapped are shown
+/// as the overflow uid, and the host's root is one of them. Any of them can have made what is in a folder for all.
+fn is_hosts(path: &Path, meta: &Metadata) -> bool {
+    let overflow = || sys::read_kernel_text("/proc/sys/kernel/overflowuid").ok()?.trim_end().parse().ok();
+    let above = || fs::metadata(path.parent().unwrap_or(path)).is_ok_and(|above| above.mode() & 0o022 == 0);
+    !sys::in_first_user_namespace() && overflow() == Some(meta.uid()) && above()
 }
 
 /// Checks that only our user and root can change what is in the folder at `path`, which is
@@ -50,7 +59,7 @@ pub fn weak_spot(path: &Path) -> Option<(PathBuf, String)> {
             Err(_) => return None,
         };
         let weak = |why: String| Some((here.clone(), why));
-        if !is_trusted_owner(&meta) {
+        if !is_trusted_owner(&meta) && (last || !is_hosts(&here, &meta)) {
             return weak(format!("belongs to user {}", meta.uid()));
         }
         if meta.is_symlink() {

@@ -246,7 +246,7 @@ impl Places<'_> {
     /// whether there was any.
     fn undo(&self, systemd: &Systemd, alone: &mut LeftAlone) -> Result<bool> {
         let identity = self.record.and_then(|record| record.identity.as_ref());
-        if identity.is_some_and(|identity| !identity.is_of_this_boot()) {
+        if self.layout.goes_without() || identity.is_some_and(|identity| !identity.is_of_this_boot()) {
             return Ok(false);
         }
         let has_identity = identity.is_some_and(|identity| !identity.cgroups.is_empty());
@@ -458,6 +458,7 @@ pub(crate) fn check_opened(
     cgroup: &Cgroup,
 ) -> std::result::Result<(), &'static str> {
     match &record.identity {
+        _ if layout.goes_without() => Ok(()),
         Some(identity) if !identity.is_of_this_boot() => Err("the task was of an earlier boot of this host"),
         Some(identity) if !identity.cgroups.is_empty() => match identity.is_of(layout, cgroup) {
             true if record.task.is_some() && is_taken(layout, folder, &record.cgroup) => Err(TAKEN),

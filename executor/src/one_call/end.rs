@@ -128,8 +128,8 @@ impl Containers {
         }
         let gone = || Error::new(Kind::WrongState, format!("cgroup {} has gone", container.record.cgroup));
         let (layout, cgroup) = (self.layout()?, self.cgroup(&container)?.ok_or_else(gone)?);
-        if !frozen {
-            return layout.freeze(&cgroup, false);
+        if !frozen || layout.goes_without() {
+            return layout.freeze(&cgroup, frozen);
         }
         let (begun, mut freezing) = (Instant::now(), Freezing::default());
         while let Some(wait) = freezing.look(layout, &cgroup) {

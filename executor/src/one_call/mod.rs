@@ -280,6 +280,9 @@ impl Containers {
     pub fn processes(&self, container: &Container) -> Result<Vec<i32>> {
         let cgroup = self.cgroup(container)?;
         let layout = self.layout()?;
+        if layout.goes_without() {
+            return Err(Error::new(Kind::Unsupported, "containers have no cgroups here, by which processes are found"));
+        }
         Ok(cgroup.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default())
     }
 }

@@ -114,7 +114,8 @@ impl Prepared<'_> {
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
         // The shim makes it: a helper of init would count among the task's processes.
         let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();
-        let binds = Binds { exact: additions.exact_binds, in_user_namespace: namespaces.in_user_namespace() };
+        let is_mapped = namespaces.in_user_namespace() || !sys::in_first_user_namespace();
+        let binds = Binds { exact: additions.exact_binds, in_user_namespace: is_mapped };
         let sources = || rootfs::open_sources(spec, bundle, binds, nobody.as_ref().map(OwnedFd::as_fd));
         let sources = (beforehand && sys::has_mount_fds()).then(sources).transpose()?;
         let (report, tell) = io::pipe()?;

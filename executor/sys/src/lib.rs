@@ -51,9 +51,9 @@ pub use memory::{MappedFile, SharedPid, SharedText, give_back_memory, give_back_
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
     CLONE_NEWTIME, Ended, Image, Reaped, SchedulingAttributes, default_memory_policy, ended_elsewhere, exit_now,
-    ioprio_set, is_child, new_session_keyring, open_process, overwrite_command_line, owner_of_namespace, personality,
-    pid_of, pidfd_open, pidfd_send_signal, pidfd_send_value, reap, run_on_any_cpu, sched_setattr, set_memory_policy,
-    setns, signal_group, unless_gone, unshare,
+    in_first_user_namespace, ioprio_set, is_child, new_session_keyring, open_process, overwrite_command_line,
+    owner_of_namespace, personality, pid_of, pidfd_open, pidfd_send_signal, pidfd_send_value, reap, run_on_any_cpu,
+    sched_setattr, set_memory_policy, setns, signal_group, unless_gone, unshare,
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
 pub use signals::{

@@ -238,6 +238,16 @@ pub fn owner_of_namespace(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     check(c_long::from(rc)).map(|fd| own(fd as RawFd))
 }
 
+/// Whether this process is in the host's first user namespace. In any other, even root has no device nodes made, no
+/// filter for devices, and only the cgroups that were left to it.
+pub fn in_first_user_namespace() -> bool {
+    // PROC_USER_INIT_INO of linux/proc_ns.h: a map of all ids tells less, as a privileged container has one too.
+    const FIRST: u64 = 0xeffffffd;
+    // A child keeps what its shim has found out.
+    static IS_FIRST: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *IS_FIRST.get_or_init(|| rustix::fs::stat("/proc/self/ns/user").map_or(true, |stat| stat.st_ino == FIRST))
+}
+
 /// Moves the caller from the namespaces in `flags` (CLONE_NEW*) to new ones.
 pub fn unshare(flags: c_int) -> io::Result<()> {
     // SAFETY: only namespace flags are passed by this crate, never CLONE_FILES

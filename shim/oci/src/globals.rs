@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use bowline_cgroup::Driver;
-use bowline_executor::internal::Containers;
+use bowline_executor::internal::{Containers, in_first_user_namespace};
 use bowline_executor::systemd::Systemd;
 use bowline_model::{Doing, Error, Kind, Result, trust};
 use jiff::Timestamp;
@@ -104,12 +104,20 @@ pub fn driver(flags: &Given) -> Result<Driver> {
 pub fn containers(flags: &Given) -> Result<Containers> {
     let root = match flags.value("root").filter(|root| !root.is_empty()) {
         Some(root) => std::path::absolute(root).doing(Kind::Usage, || format!("--root: {root}"))?,
-        None => PathBuf::from(STATE),
+        None => default_state(),
     };
     if !rustix::process::geteuid().is_root() {
         return Err(Error::new(Kind::Unsupported, "this command needs root").hint("containers without root come later"));
     }
     Ok(Containers::new(root, Systemd::by(beside("bowline"))))
+}
+
+/// Where the state is that no flag names. As with runc, that of a user's own runtime folder for who is root of a user
+/// namespace alone.
+fn default_state() -> PathBuf {
+    let is_root = in_first_user_namespace() || std::env::var_os("USER").is_some_and(|name| name == "root");
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !is_root && !folder.is_empty());
+    runtime.map_or_else(|| PathBuf::from(STATE), |folder| Path::new(&folder).join("bowline-oci"))
 }
 
 /// A program that is installed beside this one.

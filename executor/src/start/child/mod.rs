@@ -131,7 +131,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
     if namespaces.is_new(sys::CLONE_NEWTIME) {
         time_namespace::enter_new(spec)?;
     }
-    let binds = Binds { exact: additions.exact_binds, in_user_namespace: namespaces.in_user_namespace() };
+    let is_mapped = namespaces.in_user_namespace() || !sys::in_first_user_namespace();
+    let binds = Binds { exact: additions.exact_binds, in_user_namespace: is_mapped };
     let mut sources = match sources.take() {
         Some(sources) => sources,
         None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, binds, nobody)?,
@@ -152,7 +153,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
         sys::unshare(libc::CLONE_NEWIPC).doing(Kind::Unsupported, || "cannot make an IPC namespace")?;
     }
     if let Some(size) = additions.ephemeral {
-        rootfs::make_ephemeral(&mut sources, size, namespaces.in_user_namespace())?;
+        rootfs::make_ephemeral(&mut sources, size, is_mapped)?;
     }
     if namespaces.is_new(libc::CLONE_NEWNET) {
         network::prepare_new()?;
@@ -183,8 +184,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: &Cell<RawFd>) -> R
         ran.map_err(|error| if may_be_that(&error) { error.hint(READ_ONLY_FOR_HOOKS) } else { error })
     };
     let wants_null = payload.stdio.wants_null();
-    let in_user_namespace = namespaces.in_user_namespace();
-    let entered = rootfs::enter(spec, &sources, in_user_namespace, mounts, wants_null, additions, hooks)?;
+    let entered = rootfs::enter(spec, &sources, is_mapped, mounts, wants_null, additions, hooks)?;
     // Nothing that runs inside may get at the host's mounts.
     mounts.into_iter().for_each(|mounts| sys::close_fd(mounts.as_raw_fd()));
     if let (Some(pty), Some(wish)) = (&entered.terminal, &payload.stdio.terminal) {

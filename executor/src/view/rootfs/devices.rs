@@ -4,10 +4,11 @@
 //!   init makes the nodes:      mknod in its /dev
 //!   in a user namespace:       beforehand ─► a tmpfs with a node each ─► bound into its /dev
 //!   without a /dev of its own: beforehand ─► a tmpfs with a null device
+//!   bowline itself in one:     beforehand ─► the host's, bound into its /dev
 //! ```
 //!
 //! Every node is the task's own: it shares its mode, owner and times with no other. A `/dev` that is a bind belongs
-//! to the user: nothing is made there. Must not: give a node of the host to a task.
+//! to the user: nothing is made there. Must not: give a node of the host to a task, where one can be made.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -85,13 +86,16 @@ impl Null {
 /// # Errors
 /// `Unsupported` where mounts cannot be detached.
 pub fn null_apart() -> Result<Null> {
-    with_nodes(&Trees::Detached, &[Node::default(0)], None).map(Null::Apart)
+    Nodes::of(&Trees::Detached, &[Node::default(0)], None)?.null()
 }
 
 /// Opens a null device on kernels without detached mounts: mounts it in a separate mount namespace. The caller, a
 /// worker, stays in that namespace.
 pub fn open_null_in_worker() -> Result<OwnedFd> {
     let what = || "cannot make a null device";
+    if !sys::in_first_user_namespace() {
+        return null_apart()?.open();
+    }
     sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, what)?;
     let alone = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount::mount_change("/", alone).doing(Kind::Internal, what)?;
@@ -162,6 +166,21 @@ impl<'a> Node<'a> {
         Err(Error::new(Kind::BadSpec, message))
     }
 
+    /// Binds the host's node.
+    fn of_host(&self, trees: &Trees) -> Result<OwnedFd> {
+        let opened = super::handle::open_path(self.path);
+        match opened.and_then(|node| Ok((fs::fstat(&node)?, node))) {
+            Ok((stat, node)) if self.is(&stat) => trees
+                .copy_of(node.as_fd(), false)
+                .doing(Kind::Internal, || format!("cannot bind {}", self.path.display())),
+            _ => {
+                let message = format!("{} is no such device of the host's", self.path.display());
+                let hint = "in a user namespace no device can be made: those of the host are bound";
+                Err(Error::new(Kind::BadSpec, message).in_field("linux.devices").hint(hint))
+            }
+        }
+    }
+
     /// Creates the node as `name` in `parent`; `false` if something is there already.
     fn make(&self, parent: BorrowedFd<'_>, name: &Path) -> Result<bool> {
         let what = || format!("cannot create device {}", self.path.display());
@@ -215,17 +234,48 @@ pub fn has_own_dev(spec: &Spec) -> bool {
     last.is_some_and(|mount| options::of(mount).is_ok_and(|options| is_own(mount, &options)))
 }
 
-/// Makes the nodes that init cannot make itself, or has no place for: a tree with a node for each device, or with
-/// the null device alone; `None` if init needs neither. Must be called with the host's rights.
-pub fn beforehand(trees: &Trees, spec: &Spec, in_user_namespace: bool) -> Result<Option<OwnedFd>> {
+/// Nodes that are there before the task's `/dev` is, the null device first.
+#[derive(Debug)]
+pub enum Nodes {
+    /// A tree with a node for each device.
+    Made(OwnedFd),
+    /// The host's, each bound by itself: in a user namespace nobody makes nodes.
+    Hosts(Vec<OwnedFd>),
+}
+
+impl Nodes {
+    fn of(trees: &Trees, nodes: &[Node<'_>], spec: Option<&Spec>) -> Result<Nodes> {
+        match sys::in_first_user_namespace() {
+            true => with_nodes(trees, nodes, spec).map(Nodes::Made),
+            false => nodes.iter().map(|node| node.of_host(trees)).collect::<Result<_>>().map(Nodes::Hosts),
+        }
+    }
+
+    pub fn fds(&self) -> &[OwnedFd] {
+        match self {
+            Nodes::Made(tree) => std::slice::from_ref(tree),
+            Nodes::Hosts(all) => all,
+        }
+    }
+
+    /// The null device.
+    pub fn null(&self) -> Result<Null> {
+        let fd = self.fds()[0].try_clone().doing(Kind::Internal, || "cannot copy an fd")?;
+        Ok(if let Nodes::Made(_) = self { Null::Apart(fd) } else { Null::Attached(fd) })
+    }
+}
+
+/// Makes the nodes that init cannot make itself, or has no place for: one for each device, or the null device alone; `None`
+/// if init needs neither. Must be called with the host's rights.
+pub fn beforehand(trees: &Trees, spec: &Spec, in_user_namespace: bool) -> Result<Option<Nodes>> {
     let mut own = false;
     for mount in spec.mounts().iter().flatten() {
         own |= is_own(mount, &options::of(mount)?);
     }
     match (own, in_user_namespace) {
         (true, false) => Ok(None),
-        (true, true) => with_nodes(trees, &nodes(spec)?, Some(spec)).map(Some),
-        (false, _) => with_nodes(trees, &[Node::default(0)], None).map(Some),
+        (true, true) => Nodes::of(trees, &nodes(spec)?, Some(spec)).map(Some),
+        (false, _) => Nodes::of(trees, &[Node::default(0)], None).map(Some),
     }
 }
 
@@ -263,11 +313,11 @@ pub fn create(
     root: BorrowedFd<'_>,
     dev: &OwnedFd,
     spec: &Spec,
-    beforehand: Option<&OwnedFd>,
+    beforehand: Option<&Nodes>,
 ) -> Result<Null> {
     let nodes = nodes(spec)?;
     let null = match beforehand {
-        Some(tree) => Null::Attached(bind(trees, root, dev, &nodes, tree)?),
+        Some(there) => Null::Attached(bind(trees, root, dev, &nodes, there)?),
         None => {
             for node in &nodes {
                 make(root, dev, node)?;
@@ -316,10 +366,15 @@ fn own_null(trees: &Trees, dev: &OwnedFd) -> Result<Null> {
     with_nodes(trees, &[Node::default(0)], None).map(Null::Apart)
 }
 
-/// Mounts the nodes of `tree` in their places; returns the null device.
-fn bind(trees: &Trees, root: BorrowedFd<'_>, dev: &OwnedFd, nodes: &[Node<'_>], tree: &OwnedFd) -> Result<OwnedFd> {
-    let names = (0..nodes.len()).map(name);
-    let mut copies = trees.copies_in(tree, dev, names).doing(Kind::Internal, || "cannot copy the task's devices")?;
+/// Mounts the nodes that are `there` in their places; returns the null device.
+fn bind(trees: &Trees, root: BorrowedFd<'_>, dev: &OwnedFd, nodes: &[Node<'_>], there: &Nodes) -> Result<OwnedFd> {
+    let what = || "cannot copy the task's devices";
+    let mut copies = match there {
+        Nodes::Made(tree) => trees.copies_in(tree, dev, (0..nodes.len()).map(name)).doing(Kind::Internal, what)?,
+        Nodes::Hosts(all) => {
+            all.iter().map(OwnedFd::try_clone).collect::<std::io::Result<_>>().doing(Kind::Internal, what)?
+        }
+    };
     for (node, copy) in nodes.iter().zip(&copies) {
         let (base, path) = place(root, dev, node.path);
         let what = || format!("cannot create device {}", node.path.display());

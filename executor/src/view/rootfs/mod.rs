@@ -129,7 +129,7 @@ pub fn enter(
     secret_files::write(&additions.secrets, root, spec)?;
     let null = match (&dev, &sources.nodes) {
         (Some(dev), nodes) => devices::create(&sources.trees, root, dev, spec, nodes.as_ref())?,
-        (None, Some(tree)) => Null::Apart(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?),
+        (None, Some(nodes)) => nodes.null()?,
         (None, None) => return Err(Error::new(Kind::Internal, "nobody has made a null device")),
     };
     let wanted = spec.process().as_ref().and_then(|process| process.terminal()).unwrap_or(false);

@@ -22,6 +22,7 @@ use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::bind_flags::{self, Binds};
+use super::devices::Nodes;
 use super::handle::{file_type, open_path};
 use super::host_view::Bind;
 use super::options::{self, Options};
@@ -43,7 +44,7 @@ pub struct Sources {
     /// One entry for each mount of the spec.
     pub all: Vec<Source>,
     /// Device nodes that the child cannot make itself, or has no place for.
-    pub nodes: Option<OwnedFd>,
+    pub nodes: Option<Nodes>,
     /// Where these trees are, and all that are made later.
     pub trees: Trees,
     /// Who maps the owners of sources that are opened later.
@@ -82,7 +83,10 @@ impl Sources {
     pub fn push_fds(&self, fds: &mut Vec<RawFd>) {
         let binds = self.all.iter().filter_map(Source::opened);
         let binds = binds.flat_map(|bind| std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)));
-        let all = binds.chain(&self.nodes).chain([&self.root]).chain(self.mapper.as_ref().map(Mapper::fd));
+        let all = binds
+            .chain(self.nodes.iter().flat_map(Nodes::fds))
+            .chain([&self.root])
+            .chain(self.mapper.as_ref().map(Mapper::fd));
         fds.extend(all.map(|fd| fd.as_raw_fd()));
     }
 }
@@ -239,7 +243,7 @@ pub fn take_up(spec: &Spec, bundle: &Path, binds: Binds) -> Result<Sources> {
     let open_own = || stage::open_spot(outer.as_fd(), OWN);
     let own = open_own().doing(Kind::Internal, what)?;
     let stage = Stage::new(own.as_fd(), open_own).doing(Kind::Internal, || "cannot make a stage for mounts")?;
-    Ok(Sources { root, all, nodes, trees: Trees::Staged(stage), mapper: None, binds })
+    Ok(Sources { root, all, nodes: nodes.map(Nodes::Made), trees: Trees::Staged(stage), mapper: None, binds })
 }
 
 /// Makes the root of `sources` a mount of this mount namespace. Must be called before the child gives up the uid

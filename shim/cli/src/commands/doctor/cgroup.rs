@@ -48,6 +48,11 @@ pub fn facts() -> Vec<Fact> {
             return vec![fact.fix("mount -t cgroup2 cgroup2 /sys/fs/cgroup")];
         }
     };
+    if cgroups.hierarchies.is_empty() {
+        let effect = "tasks need `pids = \"unlimited\"`; limits and pausing are refused, and nothing is measured";
+        let fact = Fact::blocks("cgroups", "none that was left to this user namespace", effect);
+        return vec![fact.fix("have one of cgroup v2 delegated to its user: of a systemd unit, by Delegate=yes")];
+    }
     let mut facts = vec![version(&cgroups), writable(&cgroups)];
     facts.extend(CONTROLLERS.iter().map(|controller| available(&cgroups, controller)));
     if cgroups.v2 {

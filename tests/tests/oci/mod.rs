@@ -15,6 +15,7 @@ mod notify;
 mod parents;
 mod podman;
 mod records;
+mod rootless;
 mod run;
 mod signals;
 mod streams;

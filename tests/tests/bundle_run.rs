@@ -274,6 +274,18 @@ fn its_hooks_find_the_bundle() {
     assert_eq!(state["bundle"], folder.to_str().expect("ASCII"));
 }
 
+#[test]
+fn a_hook_whose_time_is_over_is_no_timeout_of_the_task() {
+    let host = Host::new();
+    for point in ["createRuntime", "startContainer"] {
+        let folder = bundle(&host, "command = 'true'", |config| {
+            let hook = json!({ "path": "/bin/sh", "args": ["sh", "-c", "sleep 1000"], "timeout": 1 });
+            config["hooks"] = json!({ point: [hook] });
+        });
+        of(&host, &folder).run().assert_refused(125, &[point, "did not end within 1s"]);
+    }
+}
+
 /// A bundle whose poststop hooks note each of their runs in `stopped`, which has the state that they read.
 fn noting(host: &Host, script: &str, stopped: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
     bundle(host, &shell(script), |config| {

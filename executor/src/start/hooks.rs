@@ -273,6 +273,8 @@ pub fn naming_file(error: Error, task: Option<&Task>) -> Error {
 fn not_run(error: Error, name: &str) -> Error {
     match error.kind() {
         Kind::CommandNotFound | Kind::NotExecutable => Error::new(Kind::BadSpec, error.message()).within(name),
+        // Nor is it the task's time that is over.
+        Kind::Timeout => Error::new(Kind::Internal, error.message()).within(name),
         _ => error.within(name),
     }
 }
@@ -373,7 +375,7 @@ mod tests {
         assert_eq!(error.to_string(), "startContainer hook #1 (/bin/sh) failed: exit code 7: no bridge");
         assert!(!at.exists(), "the third was not run");
         for (hook, kind) in [
-            (r#"{"path":"/bin/sleep","args":["sleep","1000"],"timeout":1}"#, Kind::Timeout),
+            (r#"{"path":"/bin/sleep","args":["sleep","1000"],"timeout":1}"#, Kind::Internal),
             (r#"{"path":"/bin/true","timeout":0}"#, Kind::BadSpec),
             (r#"{"path":"bin/true"}"#, Kind::BadSpec),
             (r#"{"path":"/no/hook"}"#, Kind::BadSpec),

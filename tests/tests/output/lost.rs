@@ -279,9 +279,10 @@ fn what_a_dead_shim_knew_to_be_lost_is_told_without_an_init() {
     let disk = host.tmpfs("disk", "size=64k");
     let file = disk.path().join("out");
     assert!(fs::write(disk.path().join("filler"), vec![0; 1 << 20]).is_err(), "the disk is full");
-    for terminal in [false, true] {
-        let script = "echo lost; while [ ! -e /tmp/end ]; do sleep 0.01; done; exit 3";
-        let output = format!("output.stdout = '{}'\nterminal = {terminal}\ninit = false", file.display());
+    for (stream, terminal) in [("stdout", false), ("stdout", true), ("stderr", false)] {
+        let to = if stream == "stderr" { ">&2" } else { "" };
+        let script = format!("echo lost {to}; while [ ! -e /tmp/end ]; do sleep 0.01; done; exit 3");
+        let output = format!("output.{stream} = '{}'\nterminal = {terminal}\ninit = false", file.display());
         let task = host.described(&format!("command = 'sh'\nargs = ['-c', '{script}']\n{output}")).start();
         host.adopt(task.id());
         let dropped = || host.metrics().of_task("output_dropped_bytes_total", task.id(), "");
@@ -292,10 +293,9 @@ fn what_a_dead_shim_knew_to_be_lost_is_told_without_an_init() {
         touch(program, "end");
         let report = task.wait();
         let lost = 5 + u64::from(terminal);
-        assert_eq!(
-            (&report["output_unwritten"][0]["bytes"], report.number("output_dropped_bytes")),
-            (&lost.into(), lost)
-        );
+        let unwritten = &report["output_unwritten"][0];
+        assert_eq!((&unwritten["stream"], &unwritten["bytes"]), (&stream.into(), &lost.into()), "{unwritten}");
+        assert_eq!(report.number("output_dropped_bytes"), lost);
     }
     drop(disk);
 }

@@ -487,10 +487,13 @@ fn pumps(
     let outputs = outputs.into_iter().chain([None, None]);
     let outputs = outputs.zip(names).zip(&targets).zip(logs).zip(tails).zip(0..);
     let folder = plan.folder.path();
+    let has_left = |index: u32| Losses::found(folder, index as usize).is_some() || Unread::of(folder, index).has_left();
+    let has_any_left = (0..).zip(&targets).any(|(index, _)| has_left(index));
     let kept = outputs.filter_map(|(((((read, name), target), log), tail), index)| {
         let unread = Unread::of(folder, index);
         let (lost, losses) = (Losses::found(folder, index as usize), Losses::of(folder, index as usize));
-        let read = read.or_else(|| (lost.is_some() || unread.has_left()).then(io::ended_pipe)?.ok())?;
+        // Each in its place: by that the report knows them.
+        let read = read.or_else(|| has_any_left.then(io::ended_pipe)?.ok())?;
         Some(KeptOutput { name, read, index, target, log, tail: tail.clone(), unread, lost, losses })
     });
     let keeper = init.as_ref().and_then(|live| live.pidfd.try_clone().ok());

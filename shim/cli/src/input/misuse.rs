@@ -150,7 +150,9 @@ impl Called {
         let mut called = Called { command: Cli::whole(), rest: Vec::new() };
         let mut words = args.iter().map(|word| word.to_string_lossy().into_owned());
         while let Some(word) = words.next() {
-            let below = called.command.find_subcommand(&word).cloned();
+            // What follows -h is not looked at any more.
+            let is_over = called.rest.iter().any(|word| word == "-h");
+            let below = called.command.find_subcommand(&word).filter(|_| !is_over).cloned();
             match below {
                 // The flags of the command above are not its own.
                 Some(below) => called = Called { command: below, rest: Vec::new() },
@@ -481,8 +483,11 @@ mod tests {
         assert!(all.len() > 40, "{}", all.len());
         // What follows `help` is a command.
         for command in all.into_iter().filter(|command| !command.contains(&"help")) {
-            for after in [&["-h", "box", "ls"][..], &["-h", "--", "ls"]] {
-                let line = [&["bowline"], &command[..], after].concat();
+            let name = command[0];
+            for after in [&["-h", "box", "ls"][..], &["-h", "--", "ls"], &["-h", name, "box"]] {
+                // The last one has -h before all commands.
+                let command = if after[1] == name { &[][..] } else { &command[..] };
+                let line = [&["bowline"], command, after].concat();
                 let error = Cli::try_parse_from(&line).expect_err("help");
                 let args: Vec<OsString> = line[1..].iter().map(OsString::from).collect();
                 let (word, hint) = word_after_help(error.kind(), &args).unwrap_or_else(|| panic!("{line:?}"));

@@ -51,7 +51,7 @@ fn the_rest_of_a_member_s_launch_is_told_while_its_sandbox_lives() {
         let args = [&[verb, &id], words].concat();
         host.bowline(args).assert_refused(125, &[&id, "cut short", "nothing of it ran"]);
     }
-    host.bowline(["gc", &id]).assert_code(0);
+    host.bowline(["rm", "--exited"]).assert_says(&id);
     assert!(!folder.exists());
     sandbox.rm([]);
 }

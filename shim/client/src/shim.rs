@@ -72,7 +72,7 @@ impl Shim {
     }
 
     /// Whether it is the shim of a sandbox, and the launch of this member was cut short.
-    fn never_begun(&self) -> bool {
+    pub fn never_begun(&self) -> bool {
         let folder = &self.folder;
         folder.sandbox_by_socket().is_some() && folder.never_ran() && matches!(folder.owner(), Ok(Owner::Nobody(_)))
     }

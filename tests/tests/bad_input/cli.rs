@@ -443,6 +443,11 @@ fn a_folder_whose_name_is_not_utf8_is_refused_by_name() {
     let mut exec = host.command(binary("bowline"));
     exec.args(["exec", task.id(), "-w"]).arg(OsStr::from_bytes(b"/d\xff")).arg("true");
     host.execute(exec).assert_refused(2, &["not UTF-8"]);
+    for verb in [&["run", "--rm", "-e", "ODD", "true"][..], &["exec", "-e", "ODD", task.id(), "true"]] {
+        let mut command = host.command(binary("bowline"));
+        command.args(verb).env("ODD", OsStr::from_bytes(b"\xff"));
+        host.execute(command).assert_refused(2, &["ODD", "not UTF-8"]);
+    }
     task.end();
     for verb in [&["run", "--rm", "true"][..], &["ps"], &["sandbox", "create"]] {
         refused(2, &[&["--state", "."], verb].concat(), &["state folder", "not UTF-8"], "--state");

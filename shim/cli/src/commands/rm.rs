@@ -58,6 +58,7 @@ async fn remove_exited(folder: Folder, id: &TaskId) -> Result<()> {
     let has_ended = match bowline_client::find(&folder, id).await? {
         Presence::Exited(_) => true,
         // Its shim may be about to exit.
+        Presence::Live(shim) if shim.never_begun() => true,
         Presence::Live(_) => folder.exit().is_ok_and(|report| report.is_some()),
         // Its shim died: so did the task, or it runs on.
         Presence::Dead => !bowline_client::runs(&folder),

@@ -1,5 +1,6 @@
 //! `--env` and `--env-file`: a task's variables, in docker's words.
 
+use std::env::VarError;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -41,10 +42,15 @@ pub fn variables(files: &[PathBuf], flags: Vec<Variable>) -> Result<Vec<(String,
     }
     all.extend(flags);
     let set = |Variable { key, value }| {
-        let value = value.or_else(|| std::env::var(&key).ok())?;
-        Some((key, value))
+        let here = || match std::env::var(&key) {
+            Ok(value) => Ok(Some(value)),
+            Err(VarError::NotPresent) => Ok(None),
+            Err(VarError::NotUnicode(_)) => Err(Error::new(Kind::Usage, format!("the value of {key} is not UTF-8"))),
+        };
+        let value = value.map_or_else(here, |value| Ok(Some(value))).transpose()?;
+        Some(value.map(|value| (key, value)))
     };
-    Ok(all.into_iter().filter_map(set).collect())
+    all.into_iter().filter_map(set).collect()
 }
 
 /// The variables in a file: a line each, but for empty ones and those that begin with `#`.

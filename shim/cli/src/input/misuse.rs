@@ -150,12 +150,13 @@ impl Called {
         let mut called = Called { command: Cli::whole(), rest: Vec::new() };
         let mut words = args.iter().map(|word| word.to_string_lossy().into_owned());
         while let Some(word) = words.next() {
-            // What follows -h is not looked at any more.
-            let is_over = called.rest.iter().any(|word| word == "-h");
-            let below = called.command.find_subcommand(&word).filter(|_| !is_over).cloned();
+            let below = called.command.find_subcommand(&word).cloned();
             match below {
-                // The flags of the command above are not its own.
-                Some(below) => called = Called { command: below, rest: Vec::new() },
+                // The flags of the command above are not its own, but nothing runs after its -h either.
+                Some(below) => {
+                    called.rest.retain(|word| word == "-h");
+                    called = Called { command: below, rest: called.rest };
+                }
                 None if called.command.has_subcommands() && called.has(&word) => {
                     let value = called.takes_next(&word).then(|| words.next()).flatten();
                     called.rest.extend([Some(word), value].into_iter().flatten());

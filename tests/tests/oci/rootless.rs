@@ -192,7 +192,7 @@ fn a_folder_that_others_could_have_made_is_no_place_for_the_state() {
     let shared = user.at("shared");
     fs::create_dir(&shared).expect("ours");
     fs::set_permissions(&shared, Permissions::from_mode(0o1777)).expect("ours");
-    // In the user's namespace it belongs to nobody whom that knows, as all of the host's does.
+    // The user's namespace does not know its owner, as it knows no owner of the host's files.
     let planted = shared.join("planted");
     fs::create_dir(&planted).expect("ours");
     let below = planted.join("below");
